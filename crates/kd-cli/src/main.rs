@@ -1,0 +1,4 @@
+//! The `kd` command.
+#![forbid(unsafe_code)]
+
+fn main() {}

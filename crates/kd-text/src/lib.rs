@@ -1,0 +1,2 @@
+//! Kimi's tokenizer, prompt and output parser; knows no tensors.
+#![forbid(unsafe_code)]

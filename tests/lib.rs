@@ -1,0 +1,2 @@
+//! Shared helpers of the cross-crate tests.
+#![forbid(unsafe_code)]
