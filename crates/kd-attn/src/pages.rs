@@ -1,5 +1,7 @@
 //! Paged caches of committed tokens.
 
+use kd_tensor::Matrix;
+
 /// Tokens in one page.
 pub const PAGE_TOKENS: usize = 64;
 
@@ -48,7 +50,10 @@ impl PagedCache {
 
     fn offset(&self, layer: usize, table: &[PageId], position: usize) -> usize {
         let page = table[position / PAGE_TOKENS].0 as usize;
-        debug_assert!(layer < self.layers && page < self.pages, "page {page} or layer {layer} outside the cache");
+        debug_assert!(
+            layer < self.layers && page < self.pages,
+            "page {page} or layer {layer} outside the cache"
+        );
         ((layer * self.pages + page) * PAGE_TOKENS + position % PAGE_TOKENS) * self.width
     }
 
@@ -67,6 +72,18 @@ impl PagedCache {
     pub fn token_mut(&mut self, layer: usize, table: &[PageId], position: usize) -> &mut [f32] {
         let offset = self.offset(layer, table, position);
         &mut self.data[offset..][..self.width]
+    }
+
+    /// Commits tokens: row `rows[i]` of every layer's matrix goes to position `start + i` of the sequence.
+    ///
+    /// # Panics
+    /// If the table or the cache does not reach that far, or a matrix has another width.
+    pub fn commit(&mut self, layers: &[Matrix], rows: &[usize], table: &[PageId], start: usize) {
+        for (layer, values) in layers.iter().enumerate() {
+            for (i, &row) in rows.iter().enumerate() {
+                self.token_mut(layer, table, start + i).copy_from_slice(values.row(row));
+            }
+        }
     }
 
     /// Fills one page of every layer, so that a test can see whether anything reads what was not committed.

@@ -63,8 +63,9 @@ impl Rope {
 impl Yarn {
     /// The pair indices between which frequencies are blended.
     fn blend_range(&self, dim: usize, theta: f64) -> (f64, f64) {
-        let pair =
-            |rotations: f64| dim as f64 * (self.original_max_position / (rotations * 2.0 * PI)).ln() / (2.0 * theta.ln());
+        let pair = |rotations: f64| {
+            dim as f64 * (self.original_max_position / (rotations * 2.0 * PI)).ln() / (2.0 * theta.ln())
+        };
         let low = pair(self.beta_fast).floor().max(0.0);
         let high = pair(self.beta_slow).ceil().min(dim as f64 - 1.0);
         // The published code widens an empty range by this much; every index then falls on one side of it.

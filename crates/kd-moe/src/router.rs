@@ -109,7 +109,8 @@ mod tests {
         Router { weight: Bf16Matrix::new(bias.len(), 1, weights).unwrap(), bias, config }
     }
 
-    const PLAIN: RouterConfig = RouterConfig { top_k: 2, groups: 1, top_groups: 1, normalize: true, scaling: 2.0 };
+    const PLAIN: RouterConfig =
+        RouterConfig { top_k: 2, groups: 1, top_groups: 1, normalize: true, scaling: 2.0 };
 
     fn route(router: &Router, x: f32) -> Routing {
         let x = Matrix::from_vec(1, 1, vec![x]).unwrap();

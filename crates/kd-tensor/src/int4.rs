@@ -6,9 +6,9 @@
 
 use half::bf16;
 
+use crate::WeightRows;
 use crate::matrix::ShapeError;
 use crate::storage::Storage;
-use crate::WeightRows;
 
 /// Columns that share one scale.
 pub const GROUP: usize = 32;
@@ -80,8 +80,9 @@ mod tests {
     fn all_sixteen_codes_decode_exactly_and_in_order() {
         // Columns 0…15 hold codes 0…15, columns 16…31 the same backwards.
         let code = |c: usize| if c < 16 { c } else { 31 - c };
-        let words: Vec<i32> =
-            (0..4).map(|j| (0..8).fold(0u32, |w, i| w | (code(8 * j + i) as u32) << (4 * i)) as i32).collect();
+        let words: Vec<i32> = (0..4)
+            .map(|j| (0..8).fold(0u32, |w, i| w | (code(8 * j + i) as u32) << (4 * i)) as i32)
+            .collect();
         for scale in [0.0, 0.171875, -3.0, 2f32.powi(-40)] {
             let m = Int4Matrix::new(1, 32, words.clone(), vec![bf16::from_f32(scale)]).unwrap();
             let mut out = [f32::NAN; 32];

@@ -1,6 +1,7 @@
 //! Row-major matrices: f32 activations that the engine writes, and bf16 weights that it only reads.
 
 use std::ops::Range;
+use std::slice::{ChunksExact, ChunksExactMut};
 
 use half::bf16;
 use thiserror::Error;
@@ -89,12 +90,12 @@ impl Matrix {
     }
 
     /// The rows in order; nothing for a matrix without columns.
-    pub fn iter_rows(&self) -> impl Iterator<Item = &[f32]> {
+    pub fn iter_rows(&self) -> ChunksExact<'_, f32> {
         self.data.chunks_exact(self.cols.max(1))
     }
 
     /// The rows in order, to be written.
-    pub fn iter_rows_mut(&mut self) -> impl Iterator<Item = &mut [f32]> {
+    pub fn iter_rows_mut(&mut self) -> ChunksExactMut<'_, f32> {
         self.data.chunks_exact_mut(self.cols.max(1))
     }
 
@@ -109,7 +110,13 @@ impl Matrix {
     /// If the range reaches beyond the columns.
     pub fn columns(&self, columns: Range<usize>) -> View<'_> {
         assert!(columns.start <= columns.end && columns.end <= self.cols, "columns outside the matrix");
-        View { data: &self.data, rows: self.rows, stride: self.cols, start: columns.start, cols: columns.len() }
+        View {
+            data: &self.data,
+            rows: self.rows,
+            stride: self.cols,
+            start: columns.start,
+            cols: columns.len(),
+        }
     }
 
     /// Splits the columns in `columns` into blocks of `width` that can be written independently.
@@ -119,7 +126,8 @@ impl Matrix {
 
     /// A new matrix of the named rows, in that order.
     pub fn gather(&self, rows: impl ExactSizeIterator<Item = usize>) -> Self {
-        let mut out = Self { rows: rows.len(), cols: self.cols, data: Vec::with_capacity(rows.len() * self.cols) };
+        let mut out =
+            Self { rows: rows.len(), cols: self.cols, data: Vec::with_capacity(rows.len() * self.cols) };
         rows.for_each(|row| out.data.extend_from_slice(self.row(row)));
         out
     }

@@ -25,7 +25,9 @@ impl Pool {
     pub fn new(threads: NonZeroUsize) -> Result<Self, PoolError> {
         let threads = threads.get();
         let workers = if threads > 1 {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).thread_name(|i| format!("kd-worker-{i}"));
+            let pool = rayon::ThreadPoolBuilder::new()
+                .num_threads(threads)
+                .thread_name(|i| format!("kd-worker-{i}"));
             Some(pool.build().map_err(|e| PoolError { threads, reason: e.to_string() })?)
         } else {
             None
@@ -49,9 +51,11 @@ impl Pool {
     }
 
     /// Calls `work` once for every item, in any order, and returns when all are done.
-    pub fn for_each<T: Send>(&self, items: Vec<T>, work: impl Fn(T) + Sync) {
+    pub fn for_each<T: Send>(&self, items: Vec<T>, work: impl Fn(T) + Send + Sync) {
         match &self.workers {
-            Some(workers) if items.len() > 1 => workers.install(|| items.into_par_iter().with_max_len(1).for_each(work)),
+            Some(workers) if items.len() > 1 => {
+                workers.install(|| items.into_par_iter().with_max_len(1).for_each(work))
+            }
             _ => items.into_iter().for_each(work),
         }
     }

@@ -133,7 +133,10 @@ mod tests {
             let four = dot4(&w, std::array::from_fn(|i| x[i].as_slice()));
             for (x, four) in x.iter().zip(four) {
                 let exact: f64 = w.iter().zip(x).map(|(&a, &b)| f64::from(a) * f64::from(b)).sum();
-                assert!((f64::from(four) - exact).abs() <= 1e-6 * (len as f64).sqrt().max(1.0), "length {len}");
+                assert!(
+                    (f64::from(four) - exact).abs() <= 1e-6 * (len as f64).sqrt().max(1.0),
+                    "length {len}"
+                );
                 assert_eq!(dot(&w, x).to_bits(), four.to_bits(), "length {len}");
             }
         }
