@@ -316,6 +316,8 @@ fn reduced_vocabularies_map_into_the_target_and_agree_with_their_marks() {
     };
     spoil("d2t", 3, &(-4i64).to_le_bytes(), &["`d2t` element 3 is -4"]);
     spoil("d2t", 95, &i64::MAX.to_le_bytes(), &["`d2t` element 95"]);
+    let used = i64::from(ids[0]) - 1;
+    spoil("d2t", 1, &used.to_le_bytes(), &[&format!("`d2t` element 1 is {used}"), "unused"]);
     spoil("t2d", 319, &[2], &["`t2d` element 319 is 2"]);
     let unmarked = (0..320).find(|id| !ids.contains(id)).expect("some id") as usize;
     spoil("t2d", unmarked, &[1], &[&format!("`t2d` element {unmarked} is true, expected false")]);
