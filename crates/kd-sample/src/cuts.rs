@@ -6,9 +6,8 @@ use crate::top::{Candidate, best_first, top_k};
 
 /// Slack of the top_p prefilter, far above the rounding of a logarithm; the prefix itself is cut without slack.
 const SLACK: f64 = 1e-6;
-/// Size of the first sorted piece of the top_p prefix, and the growth of the next ones.
-const FIRST_PIECE: usize = 64;
-const PIECE_GROWTH: usize = 4;
+/// The range that holds the end of the top_p prefix is halved down to this size, then sorted.
+const SORTED: usize = 64;
 
 /// Overwrites `out` with the entries that the cuts keep, scored by logit / temperature, in no particular order.
 ///
@@ -32,30 +31,30 @@ pub(crate) fn weight(c: &Candidate, best: f64) -> f64 {
     (c.score - best).exp()
 }
 
-/// Cuts to the shortest best-first prefix whose share of the weight is at least `top_p`; sorts little more than that.
+/// Cuts to the shortest best-first prefix whose share of the weight is at least `top_p`, in linear time on average.
 fn keep_nucleus(out: &mut Vec<Candidate>, top_p: f64, best: f64) {
     let total: f64 = out.iter().map(|c| weight(c, best)).sum();
     // All entries under this weight together have less than a share of 1 - top_p, so the prefix ends before them.
     let negligible = ((1.0 - top_p) * total / out.len() as f64).ln() - SLACK;
     out.retain(|c| c.score - best >= negligible);
 
+    // The prefix ends within start..end, and the entries before start weigh `sum`.
     let target = top_p * total;
-    let (mut sum, mut sorted, mut piece) = (0.0, 0, FIRST_PIECE);
-    while sorted < out.len() {
-        let rest = &mut out[sorted..];
-        let n = piece.min(rest.len());
-        if n < rest.len() {
-            rest.select_nth_unstable_by(n - 1, best_first);
+    let (mut start, mut end, mut sum) = (0, out.len(), 0.0);
+    while end - start > SORTED {
+        let half = (end - start) / 2;
+        let (better, _, _) = out[start..end].select_nth_unstable_by(half, best_first);
+        let with_better = better.iter().fold(sum, |sum, c| sum + weight(c, best));
+        if with_better >= target {
+            end = start + half;
+        } else {
+            (start, sum) = (start + half, with_better);
         }
-        rest[..n].sort_unstable_by(best_first);
-        for (i, c) in rest[..n].iter().enumerate() {
-            sum += weight(c, best);
-            if sum >= target {
-                out.truncate(sorted + i + 1);
-                return;
-            }
-        }
-        sorted += n;
-        piece *= PIECE_GROWTH;
     }
+    out[start..end].sort_unstable_by(best_first);
+    let last = out[start..end].iter().position(|c| {
+        sum += weight(c, best);
+        sum >= target
+    });
+    out.truncate(last.map_or(end, |i| start + i + 1));
 }

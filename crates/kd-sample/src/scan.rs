@@ -54,7 +54,7 @@ fn block_max<T: Logit>(block: &[T]) -> Option<T> {
             *bad = if x < T::INFINITY { *bad } else { T::INFINITY };
         }
     }
-    if bad.iter().any(|&b| b == T::INFINITY) {
+    if bad.contains(&T::INFINITY) {
         return None;
     }
     Some(max.into_iter().fold(T::NEG_INFINITY, |a, x| if x > a { x } else { a }))
