@@ -25,8 +25,26 @@ struct Part {
 #[derive(Default)]
 pub(crate) struct Merger {
     parts: Vec<Part>,
-    /// Pairs as (rank, start); an entry is stale unless `parts[start].pair` is still its rank.
-    heap: BinaryHeap<Reverse<(u32, u32)>>,
+    /// Pairs, lowest first; an entry is stale unless `parts[start].pair` is still its rank.
+    heap: BinaryHeap<Reverse<Pair>>,
+}
+
+/// Rank in the upper half and start in the lower: orders by rank, then from left to right.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Pair(u64);
+
+impl Pair {
+    fn new(rank: u32, start: u32) -> Reverse<Self> {
+        Reverse(Self(u64::from(rank) << 32 | u64::from(start)))
+    }
+
+    fn rank(self) -> u32 {
+        (self.0 >> 32) as u32
+    }
+
+    fn start(self) -> u32 {
+        self.0 as u32
+    }
 }
 
 impl Merger {
@@ -38,9 +56,9 @@ impl Merger {
             return;
         }
         self.start(vocab, word);
-        while let Some(Reverse((rank, start))) = self.heap.pop() {
-            if self.parts[start as usize].pair == rank {
-                self.join(vocab, word, start, rank);
+        while let Some(Reverse(pair)) = self.heap.pop() {
+            if self.parts[pair.start() as usize].pair == pair.rank() {
+                self.join(vocab, word, pair.start(), pair.rank());
             }
         }
         let mut start = 0;
@@ -59,7 +77,7 @@ impl Merger {
             let at = start as usize;
             let pair = word.get(at..at + 2).and_then(|bytes| vocab.rank(bytes)).unwrap_or(NONE);
             if pair != NONE {
-                pairs.push(Reverse((pair, start)));
+                pairs.push(Pair::new(pair, start));
             }
             let id = vocab.byte(*byte);
             self.parts.push(Part { id, previous: start.saturating_sub(1), end: start + 1, pair });
@@ -90,7 +108,7 @@ impl Merger {
         let pair = next.and_then(|next| vocab.rank(&word[start as usize..next.end as usize])).unwrap_or(NONE);
         self.parts[start as usize].pair = pair;
         if pair != NONE {
-            self.heap.push(Reverse((pair, start)));
+            self.heap.push(Pair::new(pair, start));
         }
     }
 }

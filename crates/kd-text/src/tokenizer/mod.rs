@@ -114,7 +114,11 @@ impl Tokenizer {
         self.encode(text, |encoder, piece| encoder.with_special(piece))
     }
 
-    fn encode(&self, text: &str, encode_piece: impl Fn(&mut Encoder<'_>, &str)) -> Result<Vec<u32>, TokenizerError> {
+    fn encode(
+        &self,
+        text: &str,
+        encode_piece: impl Fn(&mut Encoder<'_>, &str),
+    ) -> Result<Vec<u32>, TokenizerError> {
         if text.len() > MAX_INPUT_BYTES {
             return Err(TokenizerError::InputTooLong { bytes: text.len(), limit: MAX_INPUT_BYTES });
         }

@@ -106,7 +106,8 @@ mod tests {
 
     /// All single bytes, then `extra` from line 257 on.
     fn parse(extra: &str) -> Result<Vocab, String> {
-        let mut file: String = (0..=255u8).map(|byte| format!("{} {byte}\n", STANDARD.encode([byte]))).collect();
+        let mut file: String =
+            (0..=255u8).map(|byte| format!("{} {byte}\n", STANDARD.encode([byte]))).collect();
         file.push_str(extra);
         Vocab::parse(file.as_bytes(), Path::new("dir/tiktoken.model")).map_err(|error| error.to_string())
     }
@@ -115,7 +116,10 @@ mod tests {
     fn reads_lines_in_any_order_and_line_ending() {
         let vocab = parse("YWJj 257\r\n\r\nYWI= 256").unwrap();
         assert_eq!((vocab.len(), vocab.longest), (258, 3));
-        assert_eq!((vocab.rank(b"ab"), vocab.rank(b"abc"), vocab.rank(b"abcd")), (Some(256), Some(257), None));
+        assert_eq!(
+            (vocab.rank(b"ab"), vocab.rank(b"abc"), vocab.rank(b"abcd")),
+            (Some(256), Some(257), None)
+        );
         assert_eq!((vocab.bytes(257), vocab.bytes(258)), (Some(b"abc".as_slice()), None));
     }
 
