@@ -29,7 +29,7 @@ pub const CONFIG_FILE: &str = "tokenizer_config.json";
 /// The longest text that is encoded, in bytes; a longer one is an error before any work is done.
 ///
 /// K2.6 has 262,144 positions and the longest tokens in use have 128 bytes, so no text above 32 MiB fits its context.
-/// Twice that bounds an encoder's time to seconds and its memory to a few hundred MiB, whatever the input.
+/// Twice that leaves room and bounds the time: seconds for most texts, some tens of seconds for one endless run.
 pub const MAX_INPUT_BYTES: usize = 64 << 20;
 
 /// A loaded tokenizer. Cloning is cheap: clones share the vocabulary.
