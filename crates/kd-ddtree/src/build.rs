@@ -1,10 +1,12 @@
 //! The best-first builder, for one tree or for many at once.
 
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
+
 use crate::candidate::{Frontier, Key, MAX_STREAMS};
 use crate::error::BuildError;
 use crate::forest::{Forest, StreamLimits};
 use crate::scorer::Scorer;
-use crate::tournament::Tournament;
 use crate::tree::Tree;
 
 /// Builds draft trees best first; keeps its scratch, so that once warm a round allocates nothing.
@@ -12,7 +14,8 @@ use crate::tree::Tree;
 /// The order of nodes is documented at the [crate's root](crate).
 #[derive(Debug, Default)]
 pub struct TreeBuilder {
-    tournament: Tournament,
+    /// The best candidate of each stream that may still grow.
+    heap: BinaryHeap<Key>,
     frontiers: Vec<Frontier>,
 }
 
@@ -66,7 +69,6 @@ impl TreeBuilder {
             order.push(stream as u32);
             scores.push(score);
         });
-        forest.sum_up();
         Ok(())
     }
 
@@ -100,24 +102,28 @@ impl TreeBuilder {
         trees: &mut [Tree],
         taken: &mut impl FnMut(usize, f32),
     ) -> usize {
-        let TreeBuilder { tournament, frontiers } = self;
-        tournament.reset(scorers.len());
+        let TreeBuilder { heap, frontiers } = self;
+        heap.clear();
         for (stream, tree) in trees.iter().enumerate() {
-            if tree.len() < quota(&limits[stream]) {
-                tournament.set(stream, frontiers[stream].best());
+            if tree.len() < quota(&limits[stream])
+                && let Some(best) = frontiers[stream].best()
+            {
+                heap.push(best);
             }
         }
         let mut left = budget;
-        while left > 0
-            && let Some(key) = tournament.best()
-        {
-            let stream = key.stream();
+        while left > 0 {
+            let Some(mut top) = heap.peek_mut() else { break };
+            let (stream, score) = (top.stream(), top.score());
             let (frontier, tree) = (&mut frontiers[stream], &mut trees[stream]);
             frontier.advance(&mut scorers[stream], tree, stream);
-            taken(stream, key.score());
+            taken(stream, score);
             left -= 1;
             let may_grow = tree.len() < quota(&limits[stream]);
-            tournament.set(stream, if may_grow { frontier.best() } else { Key::NONE });
+            match frontier.best().filter(|_| may_grow) {
+                Some(best) => *top = best,
+                None => drop(PeekMut::pop(top)),
+            }
         }
         left
     }

@@ -26,9 +26,6 @@ const _: () = assert!(MAX_NODES + 1 < 1 << DEPTH_BITS && MAX_CANDIDATES <= 1 << 
 pub(crate) struct Key(u64);
 
 impl Key {
-    /// Below every candidate: a finite score never maps to the smallest integers.
-    pub(crate) const NONE: Key = Key(0);
-
     fn new(score: f32, depth: usize, stream: usize, created: usize) -> Key {
         let ties = (depth << STREAM_BITS | stream) << CREATED_BITS | created;
         Key(u64::from(to_ordered(score)) << 32 | u64::from(!(ties as u32)))
@@ -76,9 +73,9 @@ impl Frontier {
         self.waiting.extend(create(&mut self.candidates, scorer, tree, stream, 0, 0));
     }
 
-    /// The key of the best candidate, or [`Key::NONE`].
-    pub(crate) fn best(&self) -> Key {
-        self.waiting.peek().copied().unwrap_or(Key::NONE)
+    /// The key of the best candidate.
+    pub(crate) fn best(&self) -> Option<Key> {
+        self.waiting.peek().copied()
     }
 
     /// Moves the best candidate, if there is one, into the tree; creates its next sibling and its best child.

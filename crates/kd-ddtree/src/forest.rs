@@ -37,7 +37,6 @@ pub struct Forest {
     streams: usize,
     order: Vec<u32>,
     scores: Vec<f32>,
-    phi: Vec<f64>,
 }
 
 impl Forest {
@@ -57,9 +56,14 @@ impl Forest {
     }
 
     /// Φ(n) for n = 0..=nodes: the sum of exp(score) over the first n nodes taken, which is the number of drafted
-    /// tokens that n nodes are expected to gain in one round of all streams (CaDDTree, arXiv 2606.01813).
-    pub fn phi(&self) -> &[f64] {
-        &self.phi
+    /// tokens that n nodes are expected to gain in one round of all streams (CaDDTree, arXiv 2606.01813). Summed
+    /// as it is read.
+    pub fn phi(&self) -> impl Iterator<Item = f64> + '_ {
+        let gains = self.scores.iter().scan(0.0, |sum, score| {
+            *sum += f64::from(score.exp());
+            Some(*sum)
+        });
+        std::iter::once(0.0).chain(gains)
     }
 
     /// Nodes of all trees together.
@@ -77,7 +81,6 @@ impl Forest {
         }
         self.order.truncate(keep);
         self.scores.truncate(keep);
-        self.phi.truncate(keep + 1);
     }
 
     /// Empties the forest for `streams` streams; trees, order and scores are then filled together.
@@ -89,16 +92,5 @@ impl Forest {
         self.order.clear();
         self.scores.clear();
         (&mut self.trees[..streams], &mut self.order, &mut self.scores)
-    }
-
-    /// Computes Φ from the scores.
-    pub(crate) fn sum_up(&mut self) {
-        let mut sum = 0.0;
-        self.phi.clear();
-        self.phi.push(sum);
-        self.phi.extend(self.scores.iter().map(|score| {
-            sum += f64::from(score.exp());
-            sum
-        }));
     }
 }

@@ -45,7 +45,6 @@ mod order;
 mod row;
 mod scorer;
 mod shape;
-mod tournament;
 mod tree;
 mod walk;
 

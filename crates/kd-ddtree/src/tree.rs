@@ -20,55 +20,47 @@ pub struct Node {
 ///
 /// Row 0 is the root, row `i` is `nodes()[i - 1]`, and parents come before their children. Methods that take a
 /// row panic, as indexing does, on one that is not in [`rows`](Tree::rows).
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Tree {
-    /// By row; the first is a stand-in for the root.
     nodes: Vec<Node>,
-    /// By row. Bit i - 1 stands for row i; a node's own bit is set.
+    /// Bit i - 1 stands for row i; a node's own bit is set.
     masks: Vec<[u64; 2]>,
-}
-
-impl Default for Tree {
-    fn default() -> Self {
-        Tree::empty()
-    }
 }
 
 impl Tree {
     /// The tree without nodes: plain decoding.
-    pub fn empty() -> Tree {
-        let root = Node { token: 0, parent: 0, depth: 0, score: 0.0 };
-        Tree { nodes: vec![root], masks: vec![[0; 2]] }
+    pub const fn empty() -> Tree {
+        Tree { nodes: Vec::new(), masks: Vec::new() }
     }
 
     /// The nodes, rows `1..=len()`.
     pub fn nodes(&self) -> &[Node] {
-        &self.nodes[1..]
+        &self.nodes
     }
 
     /// Number of nodes; the root does not count.
     pub fn len(&self) -> usize {
-        self.nodes.len() - 1
+        self.nodes.len()
     }
 
     /// Whether there is nothing but the root.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.nodes.is_empty()
     }
 
     /// All rows with the root: `0..=len()`. A verify pass has as many.
     pub fn rows(&self) -> std::ops::Range<usize> {
-        0..self.nodes.len()
+        0..self.len() + 1
     }
 
     /// Depth of a row, 0 for the root.
     pub fn depth(&self, row: usize) -> usize {
-        self.nodes[row].depth as usize
+        if row == 0 { 0 } else { self.nodes[row - 1].depth as usize }
     }
 
     /// Score of a row, 0 for the root.
     pub fn score(&self, row: usize) -> f32 {
-        self.nodes[row].score
+        if row == 0 { 0.0 } else { self.nodes[row - 1].score }
     }
 
     /// Depth of the deepest row.
@@ -95,12 +87,12 @@ impl Tree {
 
     /// The tokens of a row's path in depth order, the root's left out.
     pub fn path_tokens(&self, row: usize) -> impl Iterator<Item = u32> + '_ {
-        self.path(row).map(|row| self.nodes[row].token)
+        self.path(row).map(|row| self.nodes[row - 1].token)
     }
 
     /// The child of row `parent` with this token; the first one if the tree was given with several.
     pub fn child(&self, parent: usize, token: u32) -> Option<usize> {
-        let later = &self.nodes[parent + 1..];
+        let later = &self.nodes[parent..];
         let found = later.iter().position(|n| n.parent as usize == parent && n.token == token)?;
         Some(parent + 1 + found)
     }
@@ -108,7 +100,7 @@ impl Tree {
     /// The ancestor mask of a row: bit `i - 1` of the little-endian pair is set if row `i` is an ancestor of the
     /// row or the row itself. The root, an ancestor of all, has no bit; its own mask is 0.
     pub fn mask(&self, row: usize) -> [u64; 2] {
-        self.masks[row]
+        if row == 0 { [0; 2] } else { self.masks[row - 1] }
     }
 
     /// Number of u64 words that hold a mask of this tree: 1 up to 64 nodes, else 2.
@@ -118,14 +110,15 @@ impl Tree {
 
     /// [`mask`](Tree::mask) in [`mask_width`](Tree::mask_width) words.
     pub fn mask_words(&self, row: usize) -> &[u64] {
-        &self.masks[row][..self.mask_width()]
+        const ROOT: [u64; 2] = [0; 2];
+        let mask = if row == 0 { &ROOT } else { &self.masks[row - 1] };
+        &mask[..self.mask_width()]
     }
 
     /// Keeps the first `nodes` nodes. What is left is a tree, since parents come before children.
     pub fn truncate(&mut self, nodes: usize) {
-        let rows = nodes.saturating_add(1);
-        self.nodes.truncate(rows);
-        self.masks.truncate(rows);
+        self.nodes.truncate(nodes);
+        self.masks.truncate(nodes);
     }
 
     /// Removes all nodes and keeps the room.
@@ -135,7 +128,7 @@ impl Tree {
 
     /// Appends a node and returns its row. The caller has checked that there is room.
     pub(crate) fn push(&mut self, parent: usize, token: u32, score: f32) -> usize {
-        let row = self.nodes.len();
+        let row = self.nodes.len() + 1;
         let own = 1u128 << (row - 1);
         let [low, high] = self.mask(parent);
         let mask = [low | own as u64, high | (own >> 64) as u64];
