@@ -81,7 +81,7 @@ impl ControlStrings {
     /// Splits rendered text at its control strings.
     #[must_use]
     pub fn split(&self, text: &str) -> Vec<Segment> {
-        self.split_map(text, |s| Cow::Borrowed(s))
+        self.split_map(text, Cow::Borrowed)
     }
 
     /// As [`split`](Self::split), with every stretch of ordinary text passed through `restore`.

@@ -76,7 +76,11 @@ fn string(state: &State<'_, '_>, s: &str, method: &str, args: &[Value]) -> Resul
         "count" => Value::from(from_args::<(&str,)>(args).map(|(needle,)| s.matches(needle).count())?),
         "replace" => replace(state, s, args)?,
         "join" => join(state, s, args)?,
-        "split" | "rsplit" => split(s, method == "rsplit", args)?,
+        "split" | "rsplit" => {
+            // A list slot outweighs the byte that fills it.
+            pay(state, s.len().saturating_mul(std::mem::size_of::<Value>()))?;
+            split(s, method == "rsplit", args)?
+        }
         _ => return Err(unknown(ValueKind::String, method)),
     })
 }
