@@ -2,6 +2,7 @@
 
 mod demo;
 mod goldens;
+mod huge;
 mod jinja;
 mod json;
 mod safety;
