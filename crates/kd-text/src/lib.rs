@@ -2,6 +2,8 @@
 #![forbid(unsafe_code)]
 
 mod error;
+pub mod parser;
+pub mod prompt;
 pub mod tokenizer;
 
 pub use error::TokenizerError;
