@@ -73,7 +73,7 @@ struct Params {
 /// # Errors
 /// A file that cannot be read or written, or an item of another form; the error names the file, section and index. Rows
 /// and parameters that the sampler refuses are no failure: their `expect` holds the error text.
-pub fn run(cases: &Path, out: &Path) -> Result<()> {
+pub(super) fn run(cases: &Path, out: &Path) -> Result<()> {
     let text = fs::read(cases).with_context(|| format!("cannot read {}", cases.display()))?;
     let mut file: Value =
         serde_json::from_slice(&text).with_context(|| format!("{} is not JSON", cases.display()))?;
