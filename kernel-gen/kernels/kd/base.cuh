@@ -1,0 +1,14 @@
+// What every template may use: integer types, bf16, and the arithmetic of declarations as constexpr.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <stdint.h>
+
+namespace kd {
+
+constexpr int min(int a, int b) { return a < b ? a : b; }
+constexpr int max(int a, int b) { return a > b ? a : b; }
+// For a >= 0 and b > 0.
+constexpr int ceil_div(int a, int b) { return (a + (b - 1)) / b; }
+
+}  // namespace kd

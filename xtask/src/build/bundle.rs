@@ -1,0 +1,78 @@
+//! The bundle format, written: every image of one profile and architecture in one file.
+//!
+//! ```text
+//! "KDBUNDLE"  u32 format  u32 header length  header (JSON)  zstd(images, one after another)
+//! ```
+//!
+//! Integers are little-endian. `kd_kernels::bundle` reads it; a test here writes for that reader.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use super::key::sha256_hex;
+
+pub(crate) const MAGIC: &[u8; 8] = b"KDBUNDLE";
+/// Raised when the header or the payload changes its meaning.
+pub(crate) const FORMAT: u32 = 1;
+/// Compression level: the payload is small and is read often.
+const LEVEL: i32 = 19;
+
+/// What a bundle says about itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Header {
+    pub(crate) profile: String,
+    pub(crate) arch: String,
+    /// `cubin` or `ptx`.
+    pub(crate) kind: String,
+    pub(crate) toolchain: String,
+    /// Bytes of the payload before compression.
+    pub(crate) payload: u64,
+    pub(crate) units: Vec<Row>,
+}
+
+/// One image: the manifest row.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Row {
+    pub(crate) family: String,
+    pub(crate) unit: String,
+    pub(crate) variant: String,
+    /// Fingerprint of the declaration.
+    pub(crate) contract: String,
+    /// Hash of all inputs of the image.
+    pub(crate) source: String,
+    pub(crate) dims: BTreeMap<String, i64>,
+    pub(crate) constants: BTreeMap<String, i64>,
+    pub(crate) block: u32,
+    pub(crate) min_ctas: u32,
+    pub(crate) cluster: u32,
+    pub(crate) smem: u32,
+    pub(crate) registers: u32,
+    pub(crate) spill_bytes: u32,
+    /// Place in the payload.
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+    pub(crate) sha256: String,
+}
+
+/// The bytes of a bundle of `rows` and their images; offsets and hashes are filled in.
+pub(crate) fn encode(mut header: Header, images: &[&[u8]]) -> Result<(Header, Vec<u8>)> {
+    let mut payload = Vec::new();
+    for (row, image) in header.units.iter_mut().zip(images) {
+        row.offset = payload.len() as u64;
+        row.bytes = image.len() as u64;
+        row.sha256 = sha256_hex(image);
+        payload.extend_from_slice(image);
+    }
+    header.payload = payload.len() as u64;
+    let json = serde_json::to_vec(&header)?;
+    let length = u32::try_from(json.len()).context("the bundle header is over 4 GiB")?;
+    let mut bytes = Vec::new();
+    bytes.extend_from_slice(MAGIC);
+    bytes.extend_from_slice(&FORMAT.to_le_bytes());
+    bytes.extend_from_slice(&length.to_le_bytes());
+    bytes.extend_from_slice(&json);
+    bytes.extend_from_slice(&zstd::encode_all(payload.as_slice(), LEVEL)?);
+    Ok((header, bytes))
+}
