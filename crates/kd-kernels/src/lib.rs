@@ -1,1 +1,28 @@
 //! Compiled CUDA kernel images and their typed launchers; the only crate with unsafe launches.
+//!
+//! A [`Device`] is probed without ever panicking, a [`Bundle`] of images is found for its architecture, and
+//! [`Kernels`] loads the units of a family. Launchers are generated from the declarations in `kernel-gen/kernels`, one
+//! module per family in [`families`]; each checks its operands before it launches.
+//!
+//! Event tracking of the driver wrapper is off from the start, so that launches can be captured in graphs: work on
+//! other streams must be ordered by the caller.
+
+pub mod bundle;
+mod device;
+mod error;
+#[rustfmt::skip]
+mod generated;
+mod launch;
+mod search;
+pub mod testing;
+
+pub use bundle::Bundle;
+pub use device::{Device, Stream, driver_version};
+pub use error::KernelError;
+pub use launch::{Choice, Kernels, LoadedUnit, Selection, Source, TensorMut, TensorRef, Units};
+pub use search::Search;
+
+/// Typed launchers, one module per kernel family.
+pub mod families {
+    pub use crate::generated::*;
+}

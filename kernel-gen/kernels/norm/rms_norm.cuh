@@ -8,6 +8,7 @@
 #include "kd/vec.cuh"
 #include "ptx/pdl.cuh"
 
+namespace kd {
 namespace norm {
 
 template <class U>
@@ -43,14 +44,14 @@ __device__ __forceinline__ float row_sum(float value) {
 }
 
 template <class U, class S>
-__device__ __forceinline__ void normalise(const Place<U>& at, bool live, const kd::Bf16x8 (&held)[U::VPT],
+__device__ __forceinline__ void normalise(const Place<U>& at, bool live, const Bf16x8 (&held)[U::VPT],
                                           const __nv_bfloat16* gain, float eps, __nv_bfloat16* y) {
   float squares = 0.0f;
 #pragma unroll
   for (int i = 0; i < U::VPT; ++i) {
     if (!at.holds(i)) continue;
     float v[8];
-    kd::widen8(held[i], v);
+    widen8(held[i], v);
 #pragma unroll
     for (int j = 0; j < 8; ++j) squares = fmaf(v[j], v[j], squares);
   }
@@ -60,11 +61,11 @@ __device__ __forceinline__ void normalise(const Place<U>& at, bool live, const k
   for (int i = 0; i < U::VPT; ++i) {
     if (!at.holds(i)) continue;
     float v[8], g[8];
-    kd::widen8(held[i], v);
-    kd::widen8(kd::load8(gain, at.vec(i)), g);
+    widen8(held[i], v);
+    widen8(load8(gain, at.vec(i)), g);
 #pragma unroll
     for (int j = 0; j < 8; ++j) v[j] = v[j] * scale * g[j];
-    kd::store8(y, at.row * U::VECS + at.vec(i), kd::narrow8(v));
+    store8(y, at.row * U::VECS + at.vec(i), narrow8(v));
   }
 }
 
@@ -76,12 +77,12 @@ __device__ __forceinline__ void rms_norm(const __nv_bfloat16* x, const __nv_bflo
                                          int M) {
   const norm::Place<U> at;
   const bool live = at.row < M;
-  kd::Bf16x8 held[U::VPT] = {};
-  kd::ptx::grid_dependency_wait();
+  Bf16x8 held[U::VPT] = {};
+  ptx::grid_dependency_wait();
 #pragma unroll
   for (int i = 0; i < U::VPT; ++i)
-    if (live && at.holds(i)) held[i] = kd::load8(x, at.row * U::VECS + at.vec(i));
-  kd::ptx::grid_dependency_launch();
+    if (live && at.holds(i)) held[i] = load8(x, at.row * U::VECS + at.vec(i));
+  ptx::grid_dependency_launch();
   norm::normalise<U, S>(at, live, held, gain, eps, y);
 }
 
@@ -91,20 +92,22 @@ __device__ __forceinline__ void add_rms_norm(__nv_bfloat16* h, const __nv_bfloat
                                              float eps, __nv_bfloat16* y, int M) {
   const norm::Place<U> at;
   const bool live = at.row < M;
-  kd::Bf16x8 held[U::VPT] = {};
-  kd::ptx::grid_dependency_wait();
+  Bf16x8 held[U::VPT] = {};
+  ptx::grid_dependency_wait();
 #pragma unroll
   for (int i = 0; i < U::VPT; ++i) {
     if (!live || !at.holds(i)) continue;
     const int64_t index = at.row * U::VECS + at.vec(i);
     float sum[8], add[8];
-    kd::widen8(kd::load8(h, index), sum);
-    kd::widen8(kd::load8(delta, index), add);
+    widen8(load8(h, index), sum);
+    widen8(load8(delta, index), add);
 #pragma unroll
     for (int j = 0; j < 8; ++j) sum[j] += add[j];
-    held[i] = kd::narrow8(sum);
-    kd::store8(h, index, held[i]);
+    held[i] = narrow8(sum);
+    store8(h, index, held[i]);
   }
-  kd::ptx::grid_dependency_launch();
+  ptx::grid_dependency_launch();
   norm::normalise<U, S>(at, live, held, gain, eps, y);
 }
+
+}  // namespace kd

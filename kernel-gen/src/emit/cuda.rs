@@ -56,7 +56,7 @@ pub fn source(family: &Family, unit: &Unit, layout: &str) -> String {
     let cluster = if unit.cluster > 1 { format!("__cluster_dims__({}) ", unit.cluster) } else { String::new() };
     let _ = write!(
         text,
-        "extern \"C\" __global__ {cluster}void __launch_bounds__(Unit::BLOCK, {})\n{}({}) {{\n  {}<Unit, Smem>({});\n}}\n",
+        "extern \"C\" __global__ {cluster}void __launch_bounds__(Unit::BLOCK, {})\n{}({}) {{\n  kd::{}<Unit, Smem>({});\n}}\n",
         unit.min_ctas,
         unit.name,
         parameters.join(", "),
