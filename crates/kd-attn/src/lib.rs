@@ -1,2 +1,17 @@
 //! Multi-head latent attention over pages and draft trees, drafter attention and rotary embeddings.
+//!
+//! Keys of a row are always visited in order of position, whether they lie in a page or among the rows of the same
+//! pass. So a token gets bitwise the same result as a node of a tree, as a row of a prompt chunk, or alone.
 #![forbid(unsafe_code)]
+
+mod batch;
+mod drafter;
+mod mla;
+mod pages;
+mod rope;
+
+pub use batch::{Ancestors, Mask, Segment, positions, rows};
+pub use drafter::{BlockSegment, GqaConfig, attend_block};
+pub use mla::{Mla, MlaConfig, QueryProjection};
+pub use pages::{PAGE_TOKENS, PageId, PagedCache};
+pub use rope::{Rope, RopeTable, Yarn};

@@ -1,1 +1,24 @@
-//! Data types, buffers, memory-mapped safetensors, INT4 groups and the CPU operations that carry no model knowledge.
+//! Data types, buffers, memory-mapped safetensors, INT4 groups and the CPU operations that carry no model
+//! knowledge.
+//!
+//! Every operation here is a specification: the CUDA kernel of the same name is tested against it. All of them
+//! compute a row from that row alone, in one fixed order, so a row's result is bitwise independent of how many
+//! rows there are, of its neighbours and of the number of threads.
+
+pub mod dtype;
+pub mod int4;
+pub mod linear;
+pub mod matrix;
+pub mod ops;
+pub mod pool;
+pub mod safetensors;
+mod simd;
+pub mod storage;
+
+pub use dtype::DType;
+pub use int4::Int4Matrix;
+pub use linear::{ColumnBlock, WeightRows, linear, multiply_rows};
+pub use matrix::{Bf16Matrix, Matrix, ShapeError, View};
+pub use pool::Pool;
+pub use simd::{axpy, dot, dot4};
+pub use storage::Storage;

@@ -1,0 +1,84 @@
+//! The drafter's attention: grouped-query attention of a block over committed context and the block itself.
+
+use kd_tensor::{Matrix, Pool, axpy, dot};
+
+use crate::mla::exponentials;
+use crate::{PageId, PagedCache};
+
+/// Shape and visibility of one drafter layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GqaConfig {
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads; query head `h` uses `h / (heads / kv_heads)`.
+    pub kv_heads: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// A row at position `p` sees the key at `j` if `p − j < window`; `None` sees everything.
+    pub window: Option<usize>,
+    /// Whether a row sees only rows of its block at or before its own position.
+    pub causal: bool,
+}
+
+impl GqaConfig {
+    /// Values cached a token: keys of all kv heads, then values.
+    pub fn cache_width(&self) -> usize {
+        2 * self.kv_heads * self.head_dim
+    }
+}
+
+/// The block of one stream: its rows follow those of the stream before.
+#[derive(Debug, Clone, Copy)]
+pub struct BlockSegment<'a> {
+    /// The stream's page table, reaching at least `start` tokens.
+    pub pages: &'a [PageId],
+    /// Committed tokens; the block's rows take the positions from here on.
+    pub start: usize,
+}
+
+/// Attention of `[streams · block, heads · head_dim]` queries (normed and rotated) over `context` and the block's own
+/// `[streams · block, cache_width]` keys and values, in order of position. Returns a matrix shaped like `queries`.
+pub fn attend_block(
+    pool: &Pool,
+    config: &GqaConfig,
+    queries: &Matrix,
+    own: &Matrix,
+    segments: &[BlockSegment<'_>],
+    context: &PagedCache,
+    layer: usize,
+) -> Matrix {
+    let block = queries.rows() / segments.len().max(1);
+    let mut out = Matrix::zeros(queries.rows(), queries.cols());
+    let tasks = out.iter_rows_mut().enumerate().collect();
+    pool.for_each(tasks, |(row, out): (usize, &mut [f32])| {
+        let (segment, k) = (&segments[row / block], row % block);
+        let position = segment.start + k;
+        let oldest = config.window.map_or(0, |w| (position + 1).saturating_sub(w));
+        let newest = if config.causal { k } else { block - 1 };
+        // W >= block is required of the configuration, so the window never cuts into the block.
+        let keys: Vec<&[f32]> = (oldest.min(segment.start)..segment.start)
+            .map(|j| context.token(layer, segment.pages, j))
+            .chain((0..=newest).map(|j| own.row(row - k + j)))
+            .collect();
+        attend_row(config, queries.row(row), &keys, out);
+    });
+    out
+}
+
+fn attend_row(config: &GqaConfig, query: &[f32], keys: &[&[f32]], out: &mut [f32]) {
+    let dim = config.head_dim;
+    let scale = 1.0 / (dim as f32).sqrt();
+    let values = config.kv_heads * dim;
+    let mut scores = vec![0.0; keys.len()];
+    for (head, (query, out)) in query.chunks_exact(dim).zip(out.chunks_exact_mut(dim)).enumerate() {
+        let kv = head / (config.heads / config.kv_heads) * dim;
+        for (score, key) in scores.iter_mut().zip(keys) {
+            *score = dot(&key[kv..kv + dim], query) * scale;
+        }
+        let sum = exponentials(&mut scores);
+        for (&p, key) in scores.iter().zip(keys) {
+            axpy(p, &key[values + kv..][..dim], out);
+        }
+        out.iter_mut().for_each(|x| *x /= sum);
+    }
+}

@@ -1,0 +1,96 @@
+//! Paged caches of committed tokens.
+
+use kd_tensor::Matrix;
+
+/// Tokens in one page.
+pub const PAGE_TOKENS: usize = 64;
+
+/// Index of a page in its cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PageId(pub u32);
+
+/// f32 vectors of one width for every (layer, token), in pages of [`PAGE_TOKENS`] tokens.
+///
+/// It serves the target's latents (`kv_lora_rank + qk_rope_head_dim` wide) and the drafter's context keys and values
+/// (`2 · kv_heads · head_dim` wide). It holds committed tokens only: what a draft produced stays in the rows of its
+/// own pass until it is accepted.
+#[derive(Debug, Clone)]
+pub struct PagedCache {
+    layers: usize,
+    pages: usize,
+    width: usize,
+    data: Vec<f32>,
+}
+
+impl PagedCache {
+    /// A cache of `pages` pages. The memory is taken as pages are first written.
+    pub fn new(layers: usize, pages: usize, width: usize) -> Self {
+        Self { layers, pages, width, data: vec![0.0; layers * pages * PAGE_TOKENS * width] }
+    }
+
+    /// Number of layers.
+    pub fn layers(&self) -> usize {
+        self.layers
+    }
+
+    /// Number of pages.
+    pub fn pages(&self) -> usize {
+        self.pages
+    }
+
+    /// Values a token and layer.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Pages that hold `tokens` tokens.
+    pub fn pages_for(tokens: usize) -> usize {
+        tokens.div_ceil(PAGE_TOKENS)
+    }
+
+    fn offset(&self, layer: usize, table: &[PageId], position: usize) -> usize {
+        let page = table[position / PAGE_TOKENS].0 as usize;
+        debug_assert!(
+            layer < self.layers && page < self.pages,
+            "page {page} or layer {layer} outside the cache"
+        );
+        ((layer * self.pages + page) * PAGE_TOKENS + position % PAGE_TOKENS) * self.width
+    }
+
+    /// The vector at `position` of the sequence whose pages are `table`.
+    ///
+    /// # Panics
+    /// If the table or the cache does not reach that far.
+    pub fn token(&self, layer: usize, table: &[PageId], position: usize) -> &[f32] {
+        &self.data[self.offset(layer, table, position)..][..self.width]
+    }
+
+    /// The vector at `position`, to be written.
+    ///
+    /// # Panics
+    /// If the table or the cache does not reach that far.
+    pub fn token_mut(&mut self, layer: usize, table: &[PageId], position: usize) -> &mut [f32] {
+        let offset = self.offset(layer, table, position);
+        &mut self.data[offset..][..self.width]
+    }
+
+    /// Commits tokens: row `rows[i]` of every layer's matrix goes to position `start + i` of the sequence.
+    ///
+    /// # Panics
+    /// If the table or the cache does not reach that far, or a matrix has another width.
+    pub fn commit(&mut self, layers: &[Matrix], rows: &[usize], table: &[PageId], start: usize) {
+        for (layer, values) in layers.iter().enumerate() {
+            for (i, &row) in rows.iter().enumerate() {
+                self.token_mut(layer, table, start + i).copy_from_slice(values.row(row));
+            }
+        }
+    }
+
+    /// Fills one page of every layer, so that a test can see whether anything reads what was not committed.
+    pub fn fill_page(&mut self, page: PageId, value: f32) {
+        for layer in 0..self.layers {
+            let start = self.offset(layer, &[page], 0);
+            self.data[start..start + PAGE_TOKENS * self.width].fill(value);
+        }
+    }
+}

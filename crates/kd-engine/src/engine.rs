@@ -1,0 +1,287 @@
+//! The engine: streams that come and go, and the step that advances them all.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use kd_attn::PagedCache;
+use kd_ddtree::{MAX_NODES, TreeBuilder};
+use kd_model::{Drafter, OpCounter, Target};
+use kd_sample::{Choice, Sampler};
+use kd_tensor::Pool;
+use kd_text::Tokenizer;
+
+use crate::pages::PageAllocator;
+use crate::round::Round;
+use crate::stream::Stream;
+use crate::{EngineError, Event, FinishReason, Request, RequestId, Speculation, StreamError, SubmitError};
+
+/// What the engine runs.
+#[derive(Debug, Clone)]
+pub struct Models {
+    /// Decides every token.
+    pub target: Arc<Target>,
+    /// Proposes trees; without one, only plain decoding is possible.
+    pub drafter: Option<Arc<Drafter>>,
+    /// Turns tokens into text; without one, events carry no text.
+    pub tokenizer: Option<Tokenizer>,
+}
+
+/// Limits of an engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EngineOptions {
+    /// Most streams that run at once; others wait in the order they came.
+    pub max_streams: usize,
+    /// Tokens that the cache holds, rounded up to pages of 64.
+    pub cache_tokens: usize,
+    /// Most prompt rows of one pass.
+    pub prefill_chunk: usize,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self { max_streams: 16, cache_tokens: 16 * 2048, prefill_chunk: 256 }
+    }
+}
+
+/// What one [`Engine::step`] did.
+#[derive(Debug, Default)]
+pub struct Step {
+    /// What the callers should hear, in order.
+    pub events: Vec<Event>,
+    /// The rounds that were run, one for each stream that generated.
+    pub rounds: Vec<Round>,
+}
+
+/// Runs any number of requests over one target and its drafter.
+#[derive(Debug)]
+pub struct Engine {
+    pub(crate) models: Models,
+    pub(crate) pool: Pool,
+    pub(crate) options: EngineOptions,
+    pub(crate) latents: PagedCache,
+    pub(crate) context: Option<PagedCache>,
+    pub(crate) allocator: PageAllocator,
+    pub(crate) waiting: VecDeque<Stream>,
+    pub(crate) running: Vec<Stream>,
+    pub(crate) sampler: Sampler,
+    pub(crate) builder: TreeBuilder,
+    pub(crate) ops: OpCounter,
+    next_id: u64,
+}
+
+impl Engine {
+    /// An engine without requests.
+    ///
+    /// # Errors
+    /// If drafter and target do not fit together.
+    pub fn new(models: Models, pool: Pool, options: EngineOptions) -> Result<Self, EngineError> {
+        if let Some(drafter) = &models.drafter {
+            fits(&models.target, drafter)?;
+        }
+        let pages = PagedCache::pages_for(options.cache_tokens);
+        Ok(Self {
+            latents: models.target.new_cache(pages),
+            context: models.drafter.as_ref().map(|drafter| drafter.new_cache(pages)),
+            allocator: PageAllocator::new(pages),
+            waiting: VecDeque::new(),
+            running: Vec::new(),
+            sampler: Sampler::new(),
+            builder: TreeBuilder::new(),
+            ops: OpCounter::default(),
+            next_id: 0,
+            models,
+            pool,
+            options,
+        })
+    }
+
+    /// Takes a request; it starts with the next step that has room for it.
+    ///
+    /// # Errors
+    /// If the request can never run. Nothing is changed then.
+    pub fn submit(&mut self, request: Request) -> Result<RequestId, SubmitError> {
+        self.check(&request)?;
+        let id = RequestId(self.next_id);
+        let stream = Stream::new(id, request, self.models.tokenizer.as_ref())?;
+        self.next_id += 1;
+        self.waiting.push_back(stream);
+        Ok(id)
+    }
+
+    fn check(&self, request: &Request) -> Result<(), SubmitError> {
+        let config = self.models.target.config();
+        let vocab = config.vocab_size;
+        if request.prompt.is_empty() {
+            return Err(SubmitError::EmptyPrompt);
+        }
+        if let Some(index) = request.prompt.iter().position(|&id| id as usize >= vocab) {
+            return Err(SubmitError::TokenId { index, id: request.prompt[index], vocab });
+        }
+        let (prompt, max_tokens) = (request.prompt.len(), request.max_tokens);
+        if max_tokens == 0 {
+            return Err(SubmitError::NoTokens);
+        }
+        let limit = config.max_position_embeddings;
+        if prompt.checked_add(max_tokens).is_none_or(|longest| longest > limit) {
+            return Err(SubmitError::ContextLength { prompt, max_tokens, limit });
+        }
+        let (needed, pages) = (PagedCache::pages_for(prompt + max_tokens), self.allocator.total());
+        if needed > pages {
+            return Err(SubmitError::Capacity { needed, pages });
+        }
+        match request.speculation {
+            Speculation::Tree { nodes } if nodes > MAX_NODES => {
+                return Err(SubmitError::Budget { nodes, limit: MAX_NODES });
+            }
+            Speculation::Plain | Speculation::Tree { nodes: 0 } => {}
+            Speculation::Chain | Speculation::Tree { .. } if self.models.drafter.is_none() => {
+                return Err(SubmitError::NoDrafter);
+            }
+            Speculation::Chain | Speculation::Tree { .. } => {}
+        }
+        Ok(request.params.validate(vocab)?)
+    }
+
+    /// Drops a request, waiting or running; it is heard of no more. False if there is none with this id.
+    pub fn cancel(&mut self, id: RequestId) -> bool {
+        if let Some(at) = self.running.iter().position(|s| s.id == id) {
+            let stream = self.running.remove(at);
+            self.allocator.give_back(stream.pages);
+            return true;
+        }
+        let before = self.waiting.len();
+        self.waiting.retain(|s| s.id != id);
+        self.waiting.len() < before
+    }
+
+    /// Whether nothing is left to do.
+    pub fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.running.is_empty()
+    }
+
+    /// Streams that run now.
+    pub fn running(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Cache pages that no stream holds.
+    pub fn free_pages(&self) -> usize {
+        self.allocator.free()
+    }
+
+    /// What the target's passes have done so far.
+    pub fn ops(&self) -> OpCounter {
+        self.ops
+    }
+
+    /// What the engine runs.
+    pub fn models(&self) -> &Models {
+        &self.models
+    }
+
+    /// Admits what there is room for, reads one pass of prompt rows, and runs one round for every stream that
+    /// generates.
+    pub fn step(&mut self) -> Step {
+        let mut step = Step::default();
+        self.admit();
+        self.prefill(&mut step);
+        self.round(&mut step);
+        step
+    }
+
+    fn admit(&mut self) {
+        while self.running.len() < self.options.max_streams.max(1) {
+            let Some(next) = self.waiting.front() else { break };
+            // Strictly in order: a long request is not overtaken for ever by short ones.
+            let Some(pages) = self.allocator.take(PagedCache::pages_for(next.longest())) else { break };
+            let mut stream = self.waiting.pop_front().expect("the front was just seen");
+            stream.admit(pages);
+            self.running.push(stream);
+        }
+    }
+
+    /// Hands newly chosen tokens of the running stream `at` to its caller. `failure` is what came after them, and counts
+    /// only if they did not end the answer: plain decoding would not have gone on to meet it.
+    pub(crate) fn deliver(
+        &mut self,
+        at: usize,
+        choices: Vec<Choice>,
+        failure: Option<StreamError>,
+        step: &mut Step,
+    ) -> Delivered {
+        let stream = &mut self.running[at];
+        let id = stream.id;
+        let (mut gained, mut taken, mut finish, mut failure) = (0, 0, None, failure);
+        match stream.accept(&choices) {
+            Ok(accepted) => {
+                (gained, taken, finish) = (accepted.gained, accepted.taken, accepted.finish);
+                let mut tokens = choices;
+                tokens.truncate(taken);
+                if !tokens.is_empty() {
+                    step.events.push(Event::Tokens { id, tokens, text: accepted.text });
+                }
+            }
+            Err(error) => failure = Some(error),
+        }
+        Delivered { gained, taken, end: finish.map(Ok).or(failure.map(Err)) }
+    }
+
+    /// Takes ended streams out and tells their callers. `ended` holds indices of running streams, ascending.
+    pub(crate) fn end(&mut self, ended: Vec<(usize, Result<FinishReason, StreamError>)>, step: &mut Step) {
+        for &(at, ref result) in &ended {
+            let stream = &mut self.running[at];
+            let id = stream.id;
+            match result {
+                Ok(reason) => {
+                    step.events.push(Event::Finished { id, reason: *reason, stats: stream.stats.clone() });
+                }
+                Err(error) => {
+                    let mut text = String::new();
+                    stream.finish(&mut text);
+                    if !text.is_empty() {
+                        step.events.push(Event::Tokens { id, tokens: Vec::new(), text });
+                    }
+                    let (error, stats) = (error.clone(), stream.stats.clone());
+                    step.events.push(Event::Failed { id, error, stats });
+                }
+            }
+        }
+        for (at, _) in ended.into_iter().rev() {
+            let stream = self.running.remove(at);
+            self.allocator.give_back(stream.pages);
+        }
+    }
+}
+
+/// What [`Engine::deliver`] did.
+pub(crate) struct Delivered {
+    /// Tokens that a round counts.
+    pub(crate) gained: usize,
+    /// Tokens that belong to the answer.
+    pub(crate) taken: usize,
+    /// Set if the stream has ended.
+    pub(crate) end: Option<Result<FinishReason, StreamError>>,
+}
+
+fn fits(target: &Target, drafter: &Drafter) -> Result<(), EngineError> {
+    let (t, d) = (target.config(), drafter.config());
+    let check = |what, drafter: usize, target: usize, ok: bool| {
+        if ok { Ok(()) } else { Err(EngineError::Mismatch { what, drafter, target }) }
+    };
+    let layers = t.num_hidden_layers;
+    let last_tap = d.target_layer_ids.iter().copied().max().unwrap_or(0);
+    check("the last tapped layer", last_tap, layers, last_tap < layers)?;
+    let tapped = drafter.tap_width();
+    let width = d.target_layer_ids.len() * t.hidden_size;
+    check("the width of the tapped residuals", tapped, width, tapped == width)?;
+    let (embedding, head) = drafter.borrows();
+    if embedding || head {
+        check("hidden_size", d.hidden_size, t.hidden_size, d.hidden_size == t.hidden_size)?;
+    }
+    if embedding {
+        let mask = d.mask_token_id as usize;
+        check("the mask token id", mask, t.vocab_size, mask < t.vocab_size)?;
+    }
+    let largest = drafter.largest_target_id(t.vocab_size) as usize;
+    check("the largest drafted token id", largest, t.vocab_size, largest < t.vocab_size)
+}

@@ -1,0 +1,154 @@
+//! The `noaux_tc` router of DeepSeek-V3 and Kimi K2: sigmoid scores, a correction bias that only the choice sees.
+
+use kd_tensor::{Bf16Matrix, Matrix, Pool, View, linear};
+
+/// What decides the choice and its weights, besides the tensors.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RouterConfig {
+    /// Experts a token (`num_experts_per_tok`).
+    pub top_k: usize,
+    /// Groups that the experts are cut into (`n_group`), 1 for none.
+    pub groups: usize,
+    /// Groups that a token may choose from (`topk_group`).
+    pub top_groups: usize,
+    /// Whether the weights of a token are divided by their sum (`norm_topk_prob`).
+    pub normalize: bool,
+    /// Factor on the weights (`routed_scaling_factor`).
+    pub scaling: f32,
+}
+
+/// The router of one layer.
+#[derive(Debug, Clone)]
+pub struct Router {
+    /// `[experts, hidden]`.
+    pub weight: Bf16Matrix,
+    /// `e_score_correction_bias`, `[experts]`.
+    pub bias: Vec<f32>,
+    /// The rest.
+    pub config: RouterConfig,
+}
+
+/// The experts of some rows.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Routing {
+    /// Experts a row.
+    pub top_k: usize,
+    /// `[rows, top_k]`, ascending within a row.
+    pub ids: Vec<u32>,
+    /// `[rows, top_k]`, the weights in the same order.
+    pub weights: Vec<f32>,
+    /// `[rows, experts]`, the sigmoid scores without bias.
+    pub scores: Matrix,
+}
+
+impl Router {
+    /// Chooses the experts of each row of `x` `[rows, hidden]`.
+    ///
+    /// `s = sigmoid(W x)` in f32; the top k of `s + bias`, with groups only inside the `top_groups` groups whose two
+    /// best sums are highest; ties go to the lower id. Weights are `s` of the chosen, over their sum + 1e-20 if
+    /// normalised, times the scaling factor (DeepSeek-V3, arXiv 2412.19437, §2.1.2). A row with a NaN gets finite
+    /// ids all the same; its weights are NaN and the row stays NaN.
+    pub fn route(&self, pool: &Pool, x: View<'_>) -> Routing {
+        let RouterConfig { top_k, .. } = self.config;
+        let mut scores = linear(pool, x, &self.weight);
+        scores.data_mut().iter_mut().for_each(|s| *s = 1.0 / (1.0 + (-*s).exp()));
+        let mut ids = Vec::with_capacity(x.rows() * top_k);
+        let mut weights = Vec::with_capacity(x.rows() * top_k);
+        for row in scores.iter_rows() {
+            let mut chosen = self.choose(row);
+            chosen.sort_unstable();
+            let sum: f32 = chosen.iter().map(|&e| row[e]).sum();
+            let divisor = if self.config.normalize { sum + 1e-20 } else { 1.0 };
+            weights.extend(chosen.iter().map(|&e| row[e] / divisor * self.config.scaling));
+            ids.extend(chosen.iter().map(|&e| e as u32));
+        }
+        Routing { top_k, ids, weights, scores }
+    }
+
+    fn choose(&self, scores: &[f32]) -> Vec<usize> {
+        let RouterConfig { top_k, groups, top_groups, .. } = self.config;
+        let mut choice: Vec<f32> = scores.iter().zip(&self.bias).map(|(s, b)| s + b).collect();
+        if groups > 1 {
+            let size = choice.len() / groups;
+            let best_two: Vec<f32> = choice
+                .chunks_exact(size)
+                .map(|group| top(group, 2.min(size)).into_iter().map(|e| group[e]).sum())
+                .collect();
+            let allowed = top(&best_two, top_groups);
+            for (g, group) in choice.chunks_exact_mut(size).enumerate() {
+                if !allowed.contains(&g) {
+                    group.fill(f32::NEG_INFINITY);
+                }
+            }
+        }
+        top(&choice, top_k)
+    }
+}
+
+/// Indices of the `k` largest values, best first; ties to the lower index, NaN below everything.
+fn top(values: &[f32], k: usize) -> Vec<usize> {
+    let key = |i: usize| if values[i].is_nan() { f32::NEG_INFINITY } else { values[i] };
+    let mut order: Vec<usize> = (0..values.len()).collect();
+    let better = |&a: &usize, &b: &usize| key(b).total_cmp(&key(a)).then(a.cmp(&b));
+    if k < order.len() {
+        order.select_nth_unstable_by(k, better);
+        order.truncate(k);
+    }
+    order.sort_unstable_by(better);
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use half::bf16;
+
+    fn router(bias: Vec<f32>, config: RouterConfig) -> Router {
+        // One input feature; expert e's logit is x times e's weight.
+        let weights: Vec<bf16> = (0..bias.len()).map(|e| bf16::from_f32(e as f32 - 3.0)).collect();
+        Router { weight: Bf16Matrix::new(bias.len(), 1, weights).unwrap(), bias, config }
+    }
+
+    const PLAIN: RouterConfig =
+        RouterConfig { top_k: 2, groups: 1, top_groups: 1, normalize: true, scaling: 2.0 };
+
+    fn route(router: &Router, x: f32) -> Routing {
+        let x = Matrix::from_vec(1, 1, vec![x]).unwrap();
+        router.route(&Pool::single(), x.view())
+    }
+
+    #[test]
+    fn ties_go_to_the_lower_id() {
+        let routing = route(&router(vec![0.0; 6], PLAIN), 0.0);
+        assert_eq!(routing.ids, [0, 1]);
+        assert_eq!(routing.weights, [1.0, 1.0], "equal scores share the scaling factor");
+    }
+
+    #[test]
+    fn the_bias_moves_the_choice_and_not_the_weights() {
+        let mut bias = vec![0.0; 6];
+        bias[0] = 10.0;
+        let routing = route(&router(bias, PLAIN), 1.0);
+        assert_eq!(routing.ids, [0, 5]);
+        let s = |z: f32| 1.0 / (1.0 + (-z).exp());
+        let sum = s(-3.0) + s(2.0);
+        assert_eq!(routing.weights, [s(-3.0) / (sum + 1e-20) * 2.0, s(2.0) / (sum + 1e-20) * 2.0]);
+    }
+
+    #[test]
+    fn only_the_best_groups_are_chosen_from() {
+        // Groups of two: sums of the two best are 0.0+0.9, 0.5+0.5, 0.8+0.0 (on top of equal scores).
+        let bias = vec![0.0, 0.9, 0.5, 0.5, 0.8, 0.0];
+        let grouped = RouterConfig { groups: 3, top_groups: 1, ..PLAIN };
+        assert_eq!(route(&router(bias.clone(), grouped), 0.0).ids, [2, 3]);
+        assert_eq!(route(&router(bias, PLAIN), 0.0).ids, [1, 4]);
+    }
+
+    /// Fault ddtree.md §5 row 18: a NaN row must not turn into a plausible one.
+    #[test]
+    fn a_nan_row_keeps_valid_ids_and_nan_weights() {
+        let routing = route(&router(vec![0.0; 6], PLAIN), f32::NAN);
+        assert_eq!(routing.ids, [0, 1]);
+        assert!(routing.weights.iter().all(|w| w.is_nan()));
+    }
+}

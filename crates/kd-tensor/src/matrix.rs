@@ -1,0 +1,209 @@
+//! Row-major matrices: f32 activations that the engine writes, and bf16 weights that it only reads.
+
+use std::ops::Range;
+use std::slice::{ChunksExact, ChunksExactMut};
+
+use half::bf16;
+use thiserror::Error;
+
+use crate::storage::Storage;
+
+/// A buffer whose length does not fit the shape it was given.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{what}: shape [{rows}, {cols}] needs {expected} elements, found {found}")]
+pub struct ShapeError {
+    /// What the buffer holds.
+    pub what: &'static str,
+    /// Rows of the wanted shape.
+    pub rows: usize,
+    /// Columns of the wanted shape.
+    pub cols: usize,
+    /// Elements that the shape needs.
+    pub expected: usize,
+    /// Elements that the buffer has.
+    pub found: usize,
+}
+
+impl ShapeError {
+    pub(crate) fn check(
+        what: &'static str,
+        rows: usize,
+        cols: usize,
+        per_row: usize,
+        found: usize,
+    ) -> Result<(), Self> {
+        match rows.checked_mul(per_row) {
+            Some(expected) if expected == found => Ok(()),
+            expected => Err(Self { what, rows, cols, expected: expected.unwrap_or(usize::MAX), found }),
+        }
+    }
+}
+
+/// A row-major `[rows, cols]` matrix of f32 activations.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Matrix {
+    rows: usize,
+    cols: usize,
+    data: Vec<f32>,
+}
+
+impl Matrix {
+    /// A matrix of zeros.
+    pub fn zeros(rows: usize, cols: usize) -> Self {
+        Self { rows, cols, data: vec![0.0; rows * cols] }
+    }
+
+    /// Takes `data`, which must hold `rows * cols` elements.
+    pub fn from_vec(rows: usize, cols: usize, data: Vec<f32>) -> Result<Self, ShapeError> {
+        ShapeError::check("matrix", rows, cols, cols, data.len())?;
+        Ok(Self { rows, cols, data })
+    }
+
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Number of columns.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// All elements, row after row.
+    pub fn data(&self) -> &[f32] {
+        &self.data
+    }
+
+    /// All elements, row after row, to be written.
+    pub fn data_mut(&mut self) -> &mut [f32] {
+        &mut self.data
+    }
+
+    /// Row `i`.
+    pub fn row(&self, i: usize) -> &[f32] {
+        &self.data[i * self.cols..][..self.cols]
+    }
+
+    /// Row `i`, to be written.
+    pub fn row_mut(&mut self, i: usize) -> &mut [f32] {
+        &mut self.data[i * self.cols..][..self.cols]
+    }
+
+    /// The rows in order; nothing for a matrix without columns.
+    pub fn iter_rows(&self) -> ChunksExact<'_, f32> {
+        self.data.chunks_exact(self.cols.max(1))
+    }
+
+    /// The rows in order, to be written.
+    pub fn iter_rows_mut(&mut self) -> ChunksExactMut<'_, f32> {
+        self.data.chunks_exact_mut(self.cols.max(1))
+    }
+
+    /// The whole matrix as a view.
+    pub fn view(&self) -> View<'_> {
+        self.columns(0..self.cols)
+    }
+
+    /// Some columns of every row.
+    ///
+    /// # Panics
+    /// If the range reaches beyond the columns.
+    pub fn columns(&self, columns: Range<usize>) -> View<'_> {
+        assert!(columns.start <= columns.end && columns.end <= self.cols, "columns outside the matrix");
+        View {
+            data: &self.data,
+            rows: self.rows,
+            stride: self.cols,
+            start: columns.start,
+            cols: columns.len(),
+        }
+    }
+
+    /// Splits the columns in `columns` into blocks of `width` that can be written independently.
+    pub fn column_blocks(&mut self, columns: Range<usize>, width: usize) -> Vec<crate::ColumnBlock<'_>> {
+        crate::linear::column_blocks(self, columns, width)
+    }
+
+    /// A new matrix of the named rows, in that order.
+    pub fn gather(&self, rows: impl ExactSizeIterator<Item = usize>) -> Self {
+        let mut out =
+            Self { rows: rows.len(), cols: self.cols, data: Vec::with_capacity(rows.len() * self.cols) };
+        rows.for_each(|row| out.data.extend_from_slice(self.row(row)));
+        out
+    }
+}
+
+/// Some columns of every row of a matrix.
+#[derive(Debug, Clone, Copy)]
+pub struct View<'a> {
+    data: &'a [f32],
+    rows: usize,
+    stride: usize,
+    start: usize,
+    cols: usize,
+}
+
+impl<'a> View<'a> {
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Number of columns.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Row `i`.
+    pub fn row(&self, i: usize) -> &'a [f32] {
+        &self.data[i * self.stride + self.start..][..self.cols]
+    }
+}
+
+/// A row-major `[rows, cols]` bf16 weight, owned or mapped from a checkpoint.
+#[derive(Debug, Clone)]
+pub struct Bf16Matrix {
+    rows: usize,
+    cols: usize,
+    data: Storage<bf16>,
+}
+
+impl Bf16Matrix {
+    /// Takes `data`, which must hold `rows * cols` elements.
+    pub fn new(rows: usize, cols: usize, data: impl Into<Storage<bf16>>) -> Result<Self, ShapeError> {
+        let data = data.into();
+        ShapeError::check("bf16 matrix", rows, cols, cols, data.as_slice().len())?;
+        Ok(Self { rows, cols, data })
+    }
+
+    /// Number of rows (output features).
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Number of columns (input features).
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Row `i`.
+    pub fn row(&self, i: usize) -> &[bf16] {
+        &self.data.as_slice()[i * self.cols..][..self.cols]
+    }
+
+    /// Rows `range` as a matrix of their own, copied.
+    pub fn copy_rows(&self, range: Range<usize>) -> Self {
+        let data = self.data.as_slice()[range.start * self.cols..range.end * self.cols].to_vec();
+        Self { rows: range.len(), cols: self.cols, data: data.into() }
+    }
+
+    /// The transpose of rows `range`, copied: shape `[cols, range.len()]`.
+    pub fn transpose_rows(&self, range: Range<usize>) -> Self {
+        let rows = range.len();
+        let mut data = vec![bf16::ZERO; rows * self.cols];
+        for (r, row) in range.enumerate() {
+            self.row(row).iter().enumerate().for_each(|(c, &w)| data[c * rows + r] = w);
+        }
+        Self { rows: self.cols, cols: rows, data: data.into() }
+    }
+}

@@ -1,0 +1,166 @@
+//! Flat typed memory: owned, or a window of a memory-mapped file.
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::marker::PhantomData;
+use std::ops::{Deref, Range};
+use std::sync::Arc;
+
+use memmap2::Mmap;
+
+use crate::dtype::Element;
+
+// Files hold little-endian elements and are read in place.
+#[cfg(target_endian = "big")]
+compile_error!("kd-tensor reads little-endian checkpoints in place and supports little-endian targets only");
+
+/// A read-only memory map of a whole file, shared by every [`Storage`] that looks into it.
+#[derive(Clone)]
+pub(crate) struct FileMap(Arc<Mmap>);
+
+impl FileMap {
+    pub(crate) fn new(file: &File) -> io::Result<Self> {
+        // SAFETY: the map is read-only and private to this process, so no Rust code writes through it. Another
+        // process that changes the file under a running engine changes values (every bit pattern is a valid `Element`)
+        // or, by truncating it, ends this process with SIGBUS; checkpoints are immutable while they are in use, and
+        // this crate itself replaces files only by renaming a new one over them.
+        let map = unsafe { Mmap::map(file)? };
+        Ok(Self(Arc::new(map)))
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// A flat run of `T` that is either owned or a window of a memory-mapped file.
+///
+/// Cloning shares the memory. A window keeps its file mapped.
+pub struct Storage<T> {
+    repr: Repr<T>,
+}
+
+enum Repr<T> {
+    Owned(Arc<Vec<T>>),
+    /// `bytes` is in range, aligned for `T` and a whole number of elements: checked in [`Storage::from_map`].
+    Mapped {
+        map: FileMap,
+        bytes: Range<usize>,
+        element: PhantomData<T>,
+    },
+}
+
+impl<T: Element> Storage<T> {
+    /// The elements at `bytes` of a mapped file: in place when they are aligned for `T`, else copied.
+    ///
+    /// `None` when the range lies outside the file or is no whole number of elements.
+    pub(crate) fn from_map(map: &FileMap, bytes: Range<usize>) -> Option<Self> {
+        let window = map.bytes().get(bytes.clone())?;
+        if !window.len().is_multiple_of(size_of::<T>()) {
+            return None;
+        }
+        let repr = if bytemuck::try_cast_slice::<u8, T>(window).is_ok() {
+            Repr::Mapped { map: map.clone(), bytes, element: PhantomData }
+        } else {
+            let mut values = vec![T::zeroed(); window.len() / size_of::<T>()];
+            bytemuck::cast_slice_mut(&mut values).copy_from_slice(window);
+            Repr::Owned(Arc::new(values))
+        };
+        Some(Self { repr })
+    }
+
+    /// The elements.
+    pub fn as_slice(&self) -> &[T] {
+        match &self.repr {
+            Repr::Owned(values) => values,
+            Repr::Mapped { map, bytes, .. } => bytemuck::cast_slice(&map.bytes()[bytes.clone()]),
+        }
+    }
+
+    /// Whether the elements are read from the file in place, so that they cost page cache and no memory of their own.
+    pub fn is_mapped(&self) -> bool {
+        matches!(self.repr, Repr::Mapped { .. })
+    }
+}
+
+impl<T> From<Vec<T>> for Storage<T> {
+    fn from(values: Vec<T>) -> Self {
+        Self { repr: Repr::Owned(Arc::new(values)) }
+    }
+}
+
+impl<T> Clone for Storage<T> {
+    fn clone(&self) -> Self {
+        let repr = match &self.repr {
+            Repr::Owned(values) => Repr::Owned(Arc::clone(values)),
+            Repr::Mapped { map, bytes, element } => {
+                Repr::Mapped { map: map.clone(), bytes: bytes.clone(), element: *element }
+            }
+        };
+        Self { repr }
+    }
+}
+
+impl<T: Element> Deref for Storage<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        self.as_slice()
+    }
+}
+
+impl<T: Element> fmt::Debug for Storage<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = if self.is_mapped() { "mapped" } else { "owned" };
+        write!(f, "Storage<{}>({kind}, {} elements)", T::DTYPE, self.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn map_of(bytes: &[u8]) -> FileMap {
+        let mut file = tempfile::tempfile().expect("temporary file");
+        file.write_all(bytes).expect("written");
+        FileMap::new(&file).expect("mapped")
+    }
+
+    #[test]
+    fn aligned_windows_are_read_in_place_and_misaligned_ones_copied() {
+        let mut bytes = vec![0u8; 3];
+        bytes.extend((0..8u32).flat_map(u32::to_le_bytes));
+        bytes.insert(0, 9);
+        // Offset 4 is aligned; offset 5 is not, and holds the same numbers shifted by a byte.
+        let map = map_of(&bytes);
+        let aligned = Storage::<u32>::from_map(&map, 4..36).expect("in range");
+        assert!(aligned.is_mapped());
+        assert_eq!(aligned.as_slice(), [0, 1, 2, 3, 4, 5, 6, 7]);
+        let shifted = Storage::<u32>::from_map(&map, 5..33).expect("in range");
+        assert!(!shifted.is_mapped());
+        assert_eq!(shifted[0], u32::from_le_bytes([0, 0, 0, 1]));
+    }
+
+    #[test]
+    fn windows_outside_the_file_or_of_broken_length_are_none() {
+        let map = map_of(&[0; 16]);
+        assert!(Storage::<u32>::from_map(&map, 8..20).is_none());
+        assert!(Storage::<u32>::from_map(&map, 0..6).is_none());
+        assert_eq!(Storage::<u32>::from_map(&map, 16..16).expect("empty window").len(), 0);
+    }
+
+    #[test]
+    fn a_window_outlives_the_map_handle_and_crosses_threads() {
+        let map = map_of(&7i64.to_le_bytes());
+        let storage = Storage::<i64>::from_map(&map, 0..8).expect("in range");
+        drop(map);
+        let clone = storage.clone();
+        assert_eq!(clone.as_ptr(), storage.as_ptr(), "a clone shares the memory");
+        drop(storage);
+        let seen = std::thread::spawn(move || clone[0]).join().expect("no panic");
+        assert_eq!(seen, 7);
+    }
+}
