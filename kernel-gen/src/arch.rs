@@ -13,8 +13,11 @@ pub struct Arch {
     pub smem_per_cta: i64,
     /// Shared memory of one SM, in bytes; each resident CTA takes [`Arch::SMEM_RESERVED`] more than it asks for.
     pub smem_per_sm: i64,
-    /// Virtual architecture whose PTX is kept beside the SASS, for devices newer than this release.
-    pub ptx: Option<&'static str>,
+    /// The compiler's name of the virtual architecture that the image is made through.
+    pub compute: &'static str,
+    /// Whether the PTX is kept beside the SASS, for devices newer than this release. The PTX of an architecture with
+    /// the suffix `a` runs on no other, so keeping it would serve nobody.
+    pub keeps_ptx: bool,
 }
 
 /// Every architecture, in build order.
@@ -24,9 +27,17 @@ pub const ARCHS: [Arch; 2] = [
         capability: (12, 0),
         smem_per_cta: 101_376,
         smem_per_sm: 102_400,
-        ptx: Some("compute_120"),
+        compute: "compute_120",
+        keeps_ptx: true,
     },
-    Arch { name: "sm_90a", capability: (9, 0), smem_per_cta: 232_448, smem_per_sm: 233_472, ptx: None },
+    Arch {
+        name: "sm_90a",
+        capability: (9, 0),
+        smem_per_cta: 232_448,
+        smem_per_sm: 233_472,
+        compute: "compute_90a",
+        keeps_ptx: false,
+    },
 ];
 
 impl Arch {

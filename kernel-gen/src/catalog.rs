@@ -40,7 +40,8 @@ impl Catalog {
     pub fn read(dir: &Path) -> Result<Self, CatalogError> {
         let mut families: Vec<Family> = Vec::new();
         for path in sources(dir, "rs")? {
-            let source = std::fs::read_to_string(&path).map_err(|source| CatalogError::Io { path: path.clone(), source })?;
+            let source = std::fs::read_to_string(&path)
+                .map_err(|source| CatalogError::Io { path: path.clone(), source })?;
             families.extend(parse_families(&relative(dir, &path), &source)?);
         }
         families.sort_by(|a, b| a.name.cmp(&b.name));

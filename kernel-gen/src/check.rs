@@ -23,7 +23,9 @@ pub(crate) fn resolve(mut family: Family) -> Result<Family, Diagnostic> {
     let symbols = names(family.symbols.iter().map(String::as_str));
     let launch_time: BTreeSet<&str> = dims.union(&symbols).copied().collect();
     let scope = |known: &BTreeSet<&str>, what: &str, found: Vec<(&str, At)>| {
-        let Some((name, at)) = found.into_iter().find(|(name, _)| !known.contains(name)) else { return Ok(()) };
+        let Some((name, at)) = found.into_iter().find(|(name, _)| !known.contains(name)) else {
+            return Ok(());
+        };
         let list = known.iter().copied().collect::<Vec<_>>().join(", ");
         Err(fail(at, format!("`{name}` is unknown in {what}; known here: {list}")))
     };
@@ -105,9 +107,12 @@ fn unique_names(family: &Family) -> Result<(), (At, String)> {
     let mut seen = BTreeSet::new();
     let constants = family.dims.iter().map(|(name, _)| name);
     let constants = constants.chain(family.constants.iter().map(|(name, _)| name));
-    let constants = constants.chain(family.variants.first().into_iter().flat_map(|v| &v.tunables).map(|(name, _)| name));
+    let constants =
+        constants.chain(family.variants.first().into_iter().flat_map(|v| &v.tunables).map(|(name, _)| name));
     for name in constants {
-        if !name.starts_with(|c: char| c.is_ascii_uppercase()) || name.contains(|c: char| c.is_ascii_lowercase()) {
+        if !name.starts_with(|c: char| c.is_ascii_uppercase())
+            || name.contains(|c: char| c.is_ascii_lowercase())
+        {
             return Err((family.at, format!("constant `{name}` must be upper case")));
         }
         if !seen.insert(name.as_str()) {
@@ -139,7 +144,7 @@ pub(crate) fn compile_time_only<'a>(
     family: &'a Family,
     conditions: &'a [Comparison],
 ) -> (Vec<&'a Comparison>, Vec<&'a Comparison>) {
-    conditions
-        .iter()
-        .partition(|comparison| comparison.names().iter().all(|(name, _)| !family.symbols.iter().any(|s| s == name)))
+    conditions.iter().partition(|comparison| {
+        comparison.names().iter().all(|(name, _)| !family.symbols.iter().any(|s| s == name))
+    })
 }

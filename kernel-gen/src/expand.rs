@@ -45,7 +45,10 @@ impl Unit {
         let at = family.smem.first().map_or(family.at, |member| member.at);
         if bytes > arch.smem_per_cta {
             let (limit, formula) = (arch.smem_per_cta, self.layout.explain());
-            return fail(at, format!("{unit}: shared memory {bytes} B is over the {limit} B of {name} ({formula})"));
+            return fail(
+                at,
+                format!("{unit}: shared memory {bytes} B is over the {limit} B of {name} ({formula})"),
+            );
         }
         let resident = self.min_ctas.saturating_mul(bytes + Arch::SMEM_RESERVED);
         if bytes > 0 && resident > arch.smem_per_sm {
@@ -76,7 +79,9 @@ pub fn expand(family: &Family, profile: &Profile) -> Result<Vec<Unit>, Diagnosti
     for dims in dimension_sets(family, profile).map_err(|error| in_profile(error.at, &error.message))? {
         let before = units.len();
         for variant in &family.variants {
-            if let Some(unit) = unit(family, variant, &dims).map_err(|error| in_profile(error.at, &error.message))? {
+            if let Some(unit) =
+                unit(family, variant, &dims).map_err(|error| in_profile(error.at, &error.message))?
+            {
                 units.push(unit);
             }
         }
@@ -108,7 +113,10 @@ fn dimension_sets(family: &Family, profile: &Profile) -> Result<Vec<Vec<(String,
         }
         let extend = |set: &Vec<(String, i64)>| {
             let set = set.clone();
-            values.iter().map(move |value| [set.clone(), vec![(name.clone(), *value)]].concat()).collect::<Vec<_>>()
+            values
+                .iter()
+                .map(move |value| [set.clone(), vec![(name.clone(), *value)]].concat())
+                .collect::<Vec<_>>()
         };
         sets = sets.iter().flat_map(extend).collect();
     }
@@ -125,7 +133,11 @@ fn exact_division(dimension: &Expr, profile: &Profile) -> Result<(), EvalError> 
     }
     let value = |side: &Expr| side.eval(Width::I32, &|field| profile.field(field));
     let (a, b) = (value(left)?, value(right)?);
-    if a % b == 0 { Ok(()) } else { Err(EvalError { at: *at, message: format!("{dimension}: {b} does not divide {a}") }) }
+    if a % b == 0 {
+        Ok(())
+    } else {
+        Err(EvalError { at: *at, message: format!("{dimension}: {b} does not divide {a}") })
+    }
 }
 
 fn unit(family: &Family, variant: &Variant, dims: &[(String, i64)]) -> Result<Option<Unit>, EvalError> {
@@ -150,8 +162,13 @@ fn unit(family: &Family, variant: &Variant, dims: &[(String, i64)]) -> Result<Op
     let launch = &family.launch;
     let positive = |what: &str, size: &Expr, most: i64| {
         let value = size.eval(Width::I32, &lookup)?;
-        let fail = || format!("{what} {size} = {value} in variant {}, but must be in 1..={most}", variant.name);
-        if (1..=most).contains(&value) { Ok(value) } else { Err(EvalError { at: launch.at, message: fail() }) }
+        let fail =
+            || format!("{what} {size} = {value} in variant {}, but must be in 1..={most}", variant.name);
+        if (1..=most).contains(&value) {
+            Ok(value)
+        } else {
+            Err(EvalError { at: launch.at, message: fail() })
+        }
     };
     let key: Vec<String> = dims.iter().map(|(name, value)| format!("{name}{value}")).collect();
     Ok(Some(Unit {
@@ -178,7 +195,8 @@ fn require(
         return Ok(());
     }
     let dims = spell(dims);
-    let message = format!("requires {requirement}, but the sides are {left} and {right} (variant {variant}, {dims})");
+    let message =
+        format!("requires {requirement}, but the sides are {left} and {right} (variant {variant}, {dims})");
     Err(EvalError { at: requirement.at, message })
 }
 

@@ -104,7 +104,10 @@ impl Expr {
                 let fits = |value: &i64| width == Width::I64 || i32::try_from(*value).is_ok();
                 op.apply(a, b).filter(fits).ok_or_else(|| EvalError {
                     at: *at,
-                    message: format!("`{self}` has no value: {} of {a} and {b} overflows or divides by zero", op.spelling()),
+                    message: format!(
+                        "`{self}` has no value: {} of {a} and {b} overflows or divides by zero",
+                        op.spelling()
+                    ),
                 })
             }
         }

@@ -49,7 +49,8 @@ impl Layout {
             if elements <= 0 {
                 return Err(fail(format!("`{}` has {} = {elements} elements", member.name, member.count)));
             }
-            let align = member.align.as_ref().map_or(Ok(LEAST_ALIGN), |align| align.eval(Width::I32, lookup))?;
+            let align =
+                member.align.as_ref().map_or(Ok(LEAST_ALIGN), |align| align.eval(Width::I32, lookup))?;
             let power_of_two = u64::try_from(align).is_ok_and(u64::is_power_of_two);
             if !power_of_two || !(LEAST_ALIGN..=MOST_ALIGN).contains(&align) {
                 let range = format!("a power of two in {LEAST_ALIGN}..={MOST_ALIGN}");
@@ -58,7 +59,8 @@ impl Layout {
             let too_large = || fail(format!("shared memory overflows 31 bits at `{}`", member.name));
             let offset = layout.bytes.checked_add(align - 1).ok_or_else(too_large)? & -align;
             let bytes = elements.checked_mul(member.dtype.bytes).ok_or_else(too_large)?;
-            layout.bytes = offset.checked_add(bytes).filter(|end| i32::try_from(*end).is_ok()).ok_or_else(too_large)?;
+            layout.bytes =
+                offset.checked_add(bytes).filter(|end| i32::try_from(*end).is_ok()).ok_or_else(too_large)?;
             layout.members.push(Member {
                 name: member.name.clone(),
                 cuda: member.dtype.cuda,
@@ -76,7 +78,12 @@ impl Layout {
     pub fn explain(&self) -> String {
         let size_of = |member: &Member| member.bytes / member.elements;
         let part = |member: &Member| {
-            let count = Expr::Apply(Op::Mul, Box::new(member.count.clone()), Box::new(Expr::Int(size_of(member))), member.count.at());
+            let count = Expr::Apply(
+                Op::Mul,
+                Box::new(member.count.clone()),
+                Box::new(Expr::Int(size_of(member))),
+                member.count.at(),
+            );
             format!("{}: {count} = {} B at {}", member.name, member.bytes, member.offset)
         };
         self.members.iter().map(part).collect::<Vec<_>>().join("; ")

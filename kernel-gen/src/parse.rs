@@ -37,7 +37,10 @@ fn one_family(item: &syn::Item) -> syn::Result<Family> {
     family.canonical = item.mac.tokens.to_string();
     family.doc = item.attrs.iter().filter_map(doc_line).collect();
     if family.doc.is_empty() {
-        return Err(syn::Error::new_spanned(&item.mac.path, "a family needs a doc comment: what it computes"));
+        return Err(syn::Error::new_spanned(
+            &item.mac.path,
+            "a family needs a doc comment: what it computes",
+        ));
     }
     Ok(family)
 }
@@ -183,7 +186,10 @@ fn operand(input: ParseStream<'_>) -> syn::Result<Operand> {
     let dtype = dtype(input)?;
     let shape = if input.peek(syn::token::Bracket) { Some(bracket_list(input)?) } else { None };
     if mutable && shape.is_none() {
-        return Err(syn::Error::new(name.span(), format!("scalar `{name}` is passed by value and cannot be `mut`")));
+        return Err(syn::Error::new(
+            name.span(),
+            format!("scalar `{name}` is passed by value and cannot be `mut`"),
+        ));
     }
     Ok(Operand { name: name.to_string(), at: name.span().into(), dtype, mutable, shape })
 }
@@ -230,7 +236,9 @@ fn grid_size(input: ParseStream<'_>) -> syn::Result<Grid> {
         syn::Expr::Tuple(tuple) if tuple.elems.len() <= 3 => {
             Ok(Grid::Blocks(tuple.elems.iter().map(expr).collect::<syn::Result<_>>()?))
         }
-        syn::Expr::Tuple(_) => Err(syn::Error::new_spanned(source.to_token_stream(), "a grid has at most three axes")),
+        syn::Expr::Tuple(_) => {
+            Err(syn::Error::new_spanned(source.to_token_stream(), "a grid has at most three axes"))
+        }
         other => Ok(Grid::Blocks(vec![expr(other)?])),
     }
 }

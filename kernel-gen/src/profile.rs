@@ -59,9 +59,28 @@ pub struct Profile {
 impl Profile {
     /// Names that `dims` may use.
     pub const FIELDS: [&'static str; 22] = [
-        "tp", "ep", "hidden", "q_lora_rank", "kv_lora_rank", "heads", "nope_dim", "rope_dim", "value_dim", "experts",
-        "experts_per_token", "expert_width", "shared_experts", "dense_width", "vocab", "drafter_heads",
-        "drafter_kv_heads", "drafter_head_dim", "drafter_width", "drafter_block", "drafter_taps", "latent_dim",
+        "tp",
+        "ep",
+        "hidden",
+        "q_lora_rank",
+        "kv_lora_rank",
+        "heads",
+        "nope_dim",
+        "rope_dim",
+        "value_dim",
+        "experts",
+        "experts_per_token",
+        "expert_width",
+        "shared_experts",
+        "dense_width",
+        "vocab",
+        "drafter_heads",
+        "drafter_kv_heads",
+        "drafter_head_dim",
+        "drafter_width",
+        "drafter_block",
+        "drafter_taps",
+        "latent_dim",
     ];
 
     /// The value of a field; `None` for an unknown one and for drafter fields of a profile without a drafter.

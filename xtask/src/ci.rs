@@ -36,5 +36,9 @@ fn cargo(arguments: &[&str]) -> Result<()> {
     step(&line);
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(program).args(arguments).current_dir(paths::workspace()).status();
-    if status.with_context(|| format!("cannot run {line}"))?.success() { Ok(()) } else { bail!("{line} failed") }
+    if status.with_context(|| format!("cannot run {line}"))?.success() {
+        Ok(())
+    } else {
+        bail!("{line} failed")
+    }
 }

@@ -19,7 +19,8 @@ pub(crate) fn run(check: bool) -> Result<()> {
 /// Fails unless `folder` holds exactly what `catalog` generates.
 pub(crate) fn verify(catalog: &Catalog, folder: &Path) -> Result<()> {
     let expected = files(catalog);
-    let mut wrong: Vec<String> = stale(&expected, folder).iter().map(|path| format!("{} is left over", path.display())).collect();
+    let mut wrong: Vec<String> =
+        stale(&expected, folder).iter().map(|path| format!("{} is left over", path.display())).collect();
     for (name, text) in &expected {
         let path = folder.join(name);
         // Compared line by line, so that a checkout with CRLF is not stale.
@@ -27,7 +28,11 @@ pub(crate) fn verify(catalog: &Catalog, folder: &Path) -> Result<()> {
             wrong.push(format!("{} is not fresh", path.display()));
         }
     }
-    if wrong.is_empty() { Ok(()) } else { bail!("{}; run `cargo xtask codegen` and commit", wrong.join(", ")) }
+    if wrong.is_empty() {
+        Ok(())
+    } else {
+        bail!("{}; run `cargo xtask codegen` and commit", wrong.join(", "))
+    }
 }
 
 fn write(catalog: &Catalog, folder: &Path) -> Result<()> {
@@ -45,17 +50,21 @@ fn write(catalog: &Catalog, folder: &Path) -> Result<()> {
 }
 
 fn files(catalog: &Catalog) -> BTreeMap<String, String> {
-    let launchers = catalog.families.iter().map(|family| (format!("{}.rs", family.name), emit::launcher(family)));
+    let launchers =
+        catalog.families.iter().map(|family| (format!("{}.rs", family.name), emit::launcher(family)));
     launchers.chain([("mod.rs".to_owned(), emit::module(&catalog.families))]).collect()
 }
 
 /// Files in `folder` that no family generates any more.
 fn stale(expected: &BTreeMap<String, String>, folder: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.map(|entry| entry.path()).filter(|path| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        !expected.contains_key(name.as_ref())
-    }).collect()
+    entries
+        .map(|entry| entry.path())
+        .filter(|path| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            !expected.contains_key(name.as_ref())
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -73,7 +82,10 @@ mod tests {
         let text = fs::read_to_string(&launcher).expect("the launcher");
         fs::write(&launcher, text.replace("\"gain\", 0", "\"gain\", 1")).expect("planted");
         let message = verify(&catalog, folder.path()).expect_err("stale").to_string();
-        assert!(message.contains("rms_norm.rs is not fresh") && message.contains("cargo xtask codegen"), "{message}");
+        assert!(
+            message.contains("rms_norm.rs is not fresh") && message.contains("cargo xtask codegen"),
+            "{message}"
+        );
 
         write(&catalog, folder.path()).expect("rewritten");
         fs::write(folder.path().join("gone.rs"), "").expect("planted");

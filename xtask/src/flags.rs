@@ -59,14 +59,15 @@ fn build_options(arguments: &[String]) -> Result<BuildOptions, String> {
             "--arch" => {
                 let name = value()?;
                 let known = || ARCHS.map(|arch| arch.name).join(", ");
-                let arch = Arch::named(name).ok_or_else(|| format!("unknown --arch {name}; known: {}", known()))?;
+                let arch =
+                    Arch::named(name).ok_or_else(|| format!("unknown --arch {name}; known: {}", known()))?;
                 options.archs.push(arch);
             }
             "--profile" => {
                 let name = value()?;
                 let known = || Profile::all().into_iter().map(|p| p.name).collect::<Vec<_>>().join(", ");
-                let profile =
-                    Profile::named(name).ok_or_else(|| format!("unknown --profile {name}; known: {}", known()))?;
+                let profile = Profile::named(name)
+                    .ok_or_else(|| format!("unknown --profile {name}; known: {}", known()))?;
                 options.profiles.push(profile);
             }
             "--family" => options.families.push(value()?.clone()),
@@ -101,7 +102,9 @@ mod tests {
 
     #[test]
     fn flags_narrow_the_build() {
-        let Ok(Command::BuildKernels(options)) = parsed("build-kernels --arch sm_90a --profile demo-tp1 --check") else {
+        let Ok(Command::BuildKernels(options)) =
+            parsed("build-kernels --arch sm_90a --profile demo-tp1 --check")
+        else {
             panic!("not parsed")
         };
         assert_eq!(options.archs[0].name, "sm_90a");

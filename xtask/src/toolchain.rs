@@ -54,7 +54,8 @@ impl Toolchain {
             bail!("{} --version failed", nvcc.display());
         }
         let text = String::from_utf8_lossy(&output.stdout);
-        let version = text.lines().find(|line| line.contains("release")).unwrap_or_default().trim().to_owned();
+        let version =
+            text.lines().find(|line| line.contains("release")).unwrap_or_default().trim().to_owned();
         Ok(Self { nvcc: nvcc.to_owned(), version })
     }
 
@@ -68,7 +69,8 @@ fn candidates() -> Vec<PathBuf> {
     let homes = std::env::var_os("CUDA_HOME").map(|home| PathBuf::from(home).join("bin"));
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = homes.into_iter().chain(std::env::split_paths(&path));
-    let mut found: Vec<PathBuf> = folders.map(|folder| folder.join("nvcc")).filter(|nvcc| nvcc.is_file()).collect();
+    let mut found: Vec<PathBuf> =
+        folders.map(|folder| folder.join("nvcc")).filter(|nvcc| nvcc.is_file()).collect();
     found.extend(Some(nvcc_in(&own_home())).filter(|nvcc| nvcc.is_file()));
     found
 }
@@ -93,9 +95,14 @@ fn install() -> Result<PathBuf> {
         .arg(&staging)
         .args(WHEELS)
         .status()
-        .context("cannot run python3 -m pip; install Python 3 with pip, or set CUDA_HOME to a CUDA 13.0 toolkit")?;
+        .context(
+            "cannot run python3 -m pip; install Python 3 with pip, or set CUDA_HOME to a CUDA 13.0 toolkit",
+        )?;
     if !status.success() {
-        bail!("pip could not install {}; set CUDA_HOME to a CUDA {RELEASE} toolkit instead", WHEELS.join(" "));
+        bail!(
+            "pip could not install {}; set CUDA_HOME to a CUDA {RELEASE} toolkit instead",
+            WHEELS.join(" ")
+        );
     }
     if home.exists() {
         fs::remove_dir_all(&home)?;

@@ -144,7 +144,10 @@ impl Bundle {
     /// # Errors
     /// A row of another bundle, or an image that was altered.
     pub fn image(&self, row: &Row) -> Result<&[u8], KernelError> {
-        let bad = |what: &str| KernelError::BadBundle { path: self.path.clone(), what: format!("{}: {what}", row.unit) };
+        let bad = |what: &str| KernelError::BadBundle {
+            path: self.path.clone(),
+            what: format!("{}: {what}", row.unit),
+        };
         let range = usize::try_from(row.offset).ok().zip(usize::try_from(row.bytes).ok());
         let image = range.and_then(|(offset, bytes)| self.payload.get(offset..offset.checked_add(bytes)?));
         let image = image.ok_or_else(|| bad("not in this bundle"))?;

@@ -12,7 +12,8 @@ const NEEDED: i32 = 13_000;
 
 /// Architectures with images, and the compute capabilities that run them: SASS of an `a` architecture runs on that
 /// capability alone, other SASS on later minors as well.
-const ARCHS: [(&str, i32, std::ops::RangeInclusive<i32>); 2] = [("sm_90a", 9, 0..=0), ("sm_120", 12, 0..=i32::MAX)];
+const ARCHS: [(&str, i32, std::ops::RangeInclusive<i32>); 2] =
+    [("sm_90a", 9, 0..=0), ("sm_120", 12, 0..=i32::MAX)];
 
 /// An open CUDA device.
 #[derive(Clone, Debug)]
@@ -58,7 +59,8 @@ impl Device {
             sys::CUresult::CUDA_ERROR_NO_DEVICE => KernelError::NoDevice { ordinal, count: 0 },
             _ => KernelError::driver("cuInit", error),
         })?;
-        let count = CudaContext::device_count().map_err(|error| KernelError::driver("cuDeviceGetCount", error))?;
+        let count =
+            CudaContext::device_count().map_err(|error| KernelError::driver("cuDeviceGetCount", error))?;
         let count = usize::try_from(count).unwrap_or_default();
         if ordinal >= count {
             return Err(KernelError::NoDevice { ordinal, count });
@@ -71,7 +73,9 @@ impl Device {
         let name = context.name().map_err(failed)?;
         let (major, minor) = context.compute_capability().map_err(failed)?;
         let arch = arch_of(&name, major, minor)?;
-        let sms = context.attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT).map_err(failed)?;
+        let sms = context
+            .attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
+            .map_err(failed)?;
         Ok(Self { context, name, arch, sms: u32::try_from(sms).unwrap_or(1) })
     }
 

@@ -46,7 +46,9 @@ pub enum KernelError {
         code: String,
     },
     /// The driver refuses an image.
-    #[error("{unit}: the driver of {device} refuses the {image} image ({code}); build kernels for this device's architecture with `cargo xtask build-kernels --arch {arch}`")]
+    #[error(
+        "{unit}: the driver of {device} refuses the {image} image ({code}); build kernels for this device's architecture with `cargo xtask build-kernels --arch {arch}`"
+    )]
     ImageRefused {
         /// Unit.
         unit: String,
@@ -60,7 +62,9 @@ pub enum KernelError {
         code: String,
     },
     /// No bundle for this profile and architecture.
-    #[error("no kernel bundle {file} in {searched}; run `cargo xtask build-kernels --profile {profile} --arch {arch}`")]
+    #[error(
+        "no kernel bundle {file} in {searched}; run `cargo xtask build-kernels --profile {profile} --arch {arch}`"
+    )]
     BundleMissing {
         /// File that was looked for.
         file: String,
@@ -92,7 +96,9 @@ pub enum KernelError {
         available: String,
     },
     /// An image built from another declaration than the launcher.
-    #[error("{unit}: the image was built from another declaration ({found}, launcher {expected}); run `cargo xtask build-kernels`")]
+    #[error(
+        "{unit}: the image was built from another declaration ({found}, launcher {expected}); run `cargo xtask build-kernels`"
+    )]
     StaleImage {
         /// Unit.
         unit: String,

@@ -14,12 +14,15 @@ mod error;
 mod generated;
 mod launch;
 mod search;
+pub mod selftest;
 pub mod testing;
 
 pub use bundle::Bundle;
 pub use device::{Device, Stream, driver_version};
 pub use error::KernelError;
-pub use launch::{Choice, Kernels, LoadedUnit, Selection, Source, TensorMut, TensorRef, Units};
+pub use launch::{
+    Blocks, Choice, Kernels, LoadedUnit, Selection, Source, TensorMut, TensorRef, Units, arith,
+};
 pub use search::Search;
 
 /// Typed launchers, one module per kernel family.

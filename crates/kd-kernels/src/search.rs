@@ -44,7 +44,8 @@ impl Search {
                 return Ok(candidate);
             }
         }
-        let searched = self.places.iter().map(|place| place.display().to_string()).collect::<Vec<_>>().join(", ");
+        let searched =
+            self.places.iter().map(|place| place.display().to_string()).collect::<Vec<_>>().join(", ");
         let arch = arch.replace("compute_", "sm_");
         Err(KernelError::BundleMissing { file, searched, profile: profile.to_owned(), arch })
     }

@@ -210,12 +210,15 @@ fn choice_function(
         let name = &variant.name;
         let all = conditions(variant);
         // What eligibility says about dimensions was settled when the unit was built; a preference is asked here.
-        let now = if function == "preferred" { all.iter().collect() } else { compile_time_only(family, all).1 };
-        let condition = now.iter().map(|comparison| comparison.rust()).reduce(|all, next| quote!(#all && #next));
+        let now =
+            if function == "preferred" { all.iter().collect() } else { compile_time_only(family, all).1 };
+        let condition =
+            now.iter().map(|comparison| comparison.rust()).reduce(|all, next| quote!(#all && #next));
         arms.extend(condition.map(|condition| quote!(#name => #condition)));
         asked.extend(now);
     }
-    let used: Vec<&str> = asked.iter().flat_map(|comparison| comparison.names()).map(|(name, _)| name).collect();
+    let used: Vec<&str> =
+        asked.iter().flat_map(|comparison| comparison.names()).map(|(name, _)| name).collect();
     let (dims, symbols) = scope(family, &used);
     let function = format_ident!("{function}");
     let (variant, body) = if arms.is_empty() {
@@ -240,7 +243,9 @@ fn grid_function(family: &Family) -> TokenStream {
         }
     };
     let (dims, symbols) = scope(family, &used);
-    let is_constant = |name: &&str| !family.symbols.iter().any(|s| s == name) && !family.dims.iter().any(|(d, _)| d == name);
+    let is_constant = |name: &&str| {
+        !family.symbols.iter().any(|s| s == name) && !family.dims.iter().any(|(d, _)| d == name)
+    };
     let mut constants: Vec<&str> = used.iter().copied().filter(is_constant).collect();
     constants.sort_unstable();
     constants.dedup();
@@ -263,11 +268,19 @@ fn grid_function(family: &Family) -> TokenStream {
 
 /// Parameters for dimensions and symbols, with an underscore where `used` does not name them.
 fn scope(family: &Family, used: &[&str]) -> (TokenStream, Vec<Ident>) {
-    let dims: Vec<Ident> =
-        family.dims.iter().filter(|(dim, _)| used.contains(&dim.as_str())).map(|(dim, _)| rust_ident(dim)).collect();
+    let dims: Vec<Ident> = family
+        .dims
+        .iter()
+        .filter(|(dim, _)| used.contains(&dim.as_str()))
+        .map(|(dim, _)| rust_ident(dim))
+        .collect();
     let dims = if dims.is_empty() { quote!(_: Dims) } else { quote!(Dims { #(#dims,)* .. }: Dims) };
     let symbol = |name: &String| {
-        if used.contains(&name.as_str()) { rust_ident(name) } else { format_ident!("_{}", name.to_lowercase()) }
+        if used.contains(&name.as_str()) {
+            rust_ident(name)
+        } else {
+            format_ident!("_{}", name.to_lowercase())
+        }
     };
     (dims, family.symbols.iter().map(symbol).collect())
 }

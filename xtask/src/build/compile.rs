@@ -1,6 +1,5 @@
 //! One unit through nvcc, with a cache keyed by content.
 
-use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,16 +13,20 @@ use crate::paths;
 use crate::toolchain::Toolchain;
 
 /// No `-lineinfo` and no absolute path on the command line: an image must not depend on where it was built.
-const FLAGS: [&str; 5] = ["-std=c++17", "-O3", "-Xptxas=-v", "-Werror=all-warnings", "--extra-device-vectorization"];
+const CUDA_FLAGS: [&str; 5] =
+    ["-std=c++17", "-O3", "-Werror=all-warnings", "--extra-device-vectorization", "-ptx"];
+const PTXAS_FLAGS: [&str; 3] = ["-O3", "-v", "--warning-as-error"];
 const SOURCE: &str = "unit.cu";
 const LAYOUT: &str = "unit.layout.cuh";
+const PTX: &str = "unit.ptx";
+const CUBIN: &str = "unit.cubin";
 
 /// A compiled unit.
 pub(crate) struct Image {
     /// SASS.
     pub(crate) cubin: Vec<u8>,
-    /// PTX, where the architecture keeps it.
-    pub(crate) ptx: Option<Vec<u8>>,
+    /// The PTX it was assembled from.
+    pub(crate) ptx: Vec<u8>,
     /// The assembler's report on the SASS.
     pub(crate) report: Report,
     /// Hash of everything that the image depends on.
@@ -54,7 +57,13 @@ impl Compiler {
     }
 
     /// The image of `unit`, and whether it had to be compiled.
-    pub(crate) fn image(&self, family: &Family, unit: &Unit, arch: &Arch, keep: bool) -> Result<(Image, bool)> {
+    pub(crate) fn image(
+        &self,
+        family: &Family,
+        unit: &Unit,
+        arch: &Arch,
+        keep: bool,
+    ) -> Result<(Image, bool)> {
         let (source, layout) = (emit::source(family, unit, LAYOUT), emit::layout_header(family, unit));
         if keep {
             let folder = self.out.join("sources");
@@ -62,13 +71,17 @@ impl Compiler {
             paths::write_atomic(&folder.join(format!("{}.layout.cuh", unit.name)), layout.as_bytes())?;
         }
         let includes = key::includes(&self.kernels, &family.template)?;
-        let flags = FLAGS.join(" ");
-        let ptx = arch.ptx.unwrap_or_default();
-        let own = [("toolchain", self.version()), ("flags", &flags), ("arch", arch.name), ("ptx", ptx)];
+        let flags = [&CUDA_FLAGS[..], &PTXAS_FLAGS[..]].concat().join(" ");
+        let own = [
+            ("toolchain", self.version()),
+            ("flags", &flags),
+            ("arch", arch.name),
+            ("compute", arch.compute),
+        ];
         let texts = [(SOURCE, source.as_str()), (LAYOUT, layout.as_str())];
         let included = includes.iter().map(|(name, text)| (name.as_str(), text.as_str()));
         let key = key::content_key(own.into_iter().chain(texts).chain(included));
-        if let Some(image) = self.cached(&key, arch) {
+        if let Some(image) = self.cached(&key) {
             return Ok((image, false));
         }
         let work = self.out.join("work").join(&key);
@@ -76,21 +89,16 @@ impl Compiler {
         fs::write(work.join(SOURCE), source)?;
         fs::write(work.join(LAYOUT), layout)?;
         let what = || format!("{} for {}", unit.name, arch.name);
-        let report = self.nvcc(&work, "-cubin", arch.name, "unit.cubin").with_context(what)?;
-        let report = ptxas::parse(&report).with_context(what)?;
-        if let Some(ptx) = arch.ptx {
-            self.nvcc(&work, "-ptx", ptx, "unit.ptx").with_context(what)?;
-        }
+        self.to_ptx(&work, arch).with_context(what)?;
+        let report = ptxas::parse(&self.to_sass(&work, arch).with_context(what)?).with_context(what)?;
         let entry = self.cache(&key);
-        for (name, extension) in [("unit.cubin", "cubin"), ("unit.ptx", "ptx")] {
-            if name == "unit.cubin" || arch.ptx.is_some() {
-                paths::write_atomic(&entry.with_extension(extension), &fs::read(work.join(name))?)?;
-            }
+        for (name, extension) in [(CUBIN, "cubin"), (PTX, "ptx")] {
+            paths::write_atomic(&entry.with_extension(extension), &fs::read(work.join(name))?)?;
         }
         // Written last: an entry without a report does not count as cached.
         paths::write_atomic(&entry.with_extension("json"), &serde_json::to_vec(&report)?)?;
         fs::remove_dir_all(&work)?;
-        let image = self.cached(&key, arch).with_context(|| format!("the image of {} vanished", unit.name))?;
+        let image = self.cached(&key).with_context(|| format!("the image of {} vanished", unit.name))?;
         Ok((image, true))
     }
 
@@ -98,35 +106,37 @@ impl Compiler {
         self.out.join("cache").join(key)
     }
 
-    fn cached(&self, key: &str, arch: &Arch) -> Option<Image> {
+    fn cached(&self, key: &str) -> Option<Image> {
         let entry = self.cache(key);
         let report = serde_json::from_slice(&fs::read(entry.with_extension("json")).ok()?).ok()?;
         let cubin = fs::read(entry.with_extension("cubin")).ok()?;
-        let ptx = match arch.ptx {
-            Some(_) => Some(fs::read(entry.with_extension("ptx")).ok()?),
-            None => None,
-        };
+        let ptx = fs::read(entry.with_extension("ptx")).ok()?;
         Some(Image { cubin, ptx, report, key: key.to_owned() })
     }
 
-    /// Runs nvcc in `work`; returns what it printed.
-    fn nvcc(&self, work: &Path, kind: &str, arch: &str, output: &str) -> Result<String> {
-        let kernels = relative_or_absolute(&self.kernels);
-        let result = Command::new(&self.toolchain.nvcc)
-            .current_dir(work)
-            .args(FLAGS)
-            .args([OsStr::new("-I"), kernels.as_os_str()])
-            .args([kind, &format!("-arch={arch}"), "-o", output, SOURCE])
-            .output()
-            .with_context(|| format!("cannot run {}", self.toolchain.nvcc.display()))?;
-        let text = String::from_utf8_lossy(&[result.stdout, result.stderr].concat()).into_owned();
-        if !result.status.success() {
-            bail!("nvcc failed:\n{text}");
-        }
-        Ok(text)
+    /// CUDA to PTX, in `work`, so that no path enters the output.
+    fn to_ptx(&self, work: &Path, arch: &Arch) -> Result<String> {
+        let kernels = fs::canonicalize(&self.kernels).unwrap_or_else(|_| self.kernels.clone());
+        let mut nvcc = Command::new(&self.toolchain.nvcc);
+        nvcc.args(CUDA_FLAGS).arg("-I").arg(kernels).arg(format!("-arch={}", arch.compute));
+        run(nvcc.args(["-o", PTX, SOURCE]).current_dir(work))
+    }
+
+    /// PTX to SASS; returns the assembler's report.
+    fn to_sass(&self, work: &Path, arch: &Arch) -> Result<String> {
+        let mut ptxas = Command::new(self.toolchain.nvcc.with_file_name("ptxas"));
+        ptxas.args(PTXAS_FLAGS).arg(format!("-arch={}", arch.name));
+        run(ptxas.args(["-o", CUBIN, PTX]).current_dir(work))
     }
 }
 
-fn relative_or_absolute(path: &Path) -> PathBuf {
-    fs::canonicalize(path).unwrap_or_else(|_| path.to_owned())
+/// What `command` printed, or an error that shows it.
+fn run(command: &mut Command) -> Result<String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let result = command.output().with_context(|| format!("cannot run {program}"))?;
+    let text = String::from_utf8_lossy(&[result.stdout, result.stderr].concat()).into_owned();
+    if !result.status.success() {
+        bail!("{program} failed:\n{text}");
+    }
+    Ok(text)
 }

@@ -44,11 +44,11 @@ pub(crate) fn write_bundles(
     for bundle in wanted {
         let members: Vec<(&Job<'_>, &Image)> =
             bundle.units.iter().filter_map(|name| member(name, bundle.arch.name, jobs, images)).collect();
-        let cubins: Option<Vec<&[u8]>> = members.iter().map(|(_, image)| Some(image.cubin.as_slice())).collect();
-        let ptx: Option<Vec<&[u8]>> = members.iter().map(|(_, image)| image.ptx.as_deref()).collect();
-        let kinds = [("cubin", Some(bundle.arch.name), cubins), ("ptx", bundle.arch.ptx, ptx)];
+        let cubins: Vec<&[u8]> = members.iter().map(|(_, image)| image.cubin.as_slice()).collect();
+        let ptx: Vec<&[u8]> = members.iter().map(|(_, image)| image.ptx.as_slice()).collect();
+        let mut kinds = vec![("cubin", bundle.arch.name, cubins)];
+        kinds.extend(bundle.arch.keeps_ptx.then_some(("ptx", bundle.arch.compute, ptx)));
         for (kind, arch, payloads) in kinds {
-            let (Some(arch), Some(payloads)) = (arch, payloads) else { continue };
             let header = Header {
                 profile: bundle.profile.clone(),
                 arch: arch.to_owned(),

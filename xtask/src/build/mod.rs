@@ -46,7 +46,8 @@ pub(crate) fn run(options: &BuildOptions) -> Result<()> {
     }
     // Everything that a declaration can get wrong is found here, before a compiler is looked for.
     let (jobs, wanted) = plan(&catalog, options)?;
-    let compiler = Compiler::new(Toolchain::find_or_install()?, kernels_dir(), paths::target().join("kernels"));
+    let compiler =
+        Compiler::new(Toolchain::find_or_install()?, kernels_dir(), paths::target().join("kernels"));
     let (images, compiled) = compile_all(&compiler, &jobs, options.keep_sources)?;
 
     let rows: Vec<table::Row<'_>> = jobs.iter().filter_map(|job| row(job, &images)).collect();

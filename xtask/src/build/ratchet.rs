@@ -50,7 +50,8 @@ pub(crate) fn check_committed(catalog: &Catalog, rows: &[Row<'_>]) -> Result<()>
         }
     }
     for (arch, units) in &ratchets.archs {
-        let gone = units.keys().filter(|unit| !alive.contains(*unit) || !ARCHS.iter().any(|a| a.name == arch));
+        let gone =
+            units.keys().filter(|unit| !alive.contains(*unit) || !ARCHS.iter().any(|a| a.name == arch));
         faults.extend(gone.map(|unit| format!("{unit} on {arch}: has a ratchet but no longer exists")));
     }
     if faults.is_empty() { Ok(()) } else { bail!("{}\n{HOW_TO_RAISE}", faults.join("\n")) }

@@ -2,9 +2,9 @@
 
 use super::{Family, KernelError, LoadedUnit, Stream};
 
-/// CTAs of a launch.
+/// CTAs of a launch, as a declaration gives them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Blocks {
+pub enum Blocks {
     /// As many as are resident at once.
     Resident,
     /// x, y and z.

@@ -91,12 +91,15 @@ fn matching<'a>(
         let (unit, found) = (row.unit.clone(), row.contract.clone());
         return Err(KernelError::StaleImage { unit, found, expected: family.contract });
     }
-    let variant = |name: &&'static str| rows.iter().find(|row| row.variant == **name).map(|row| (*name, *row));
+    let variant =
+        |name: &&'static str| rows.iter().find(|row| row.variant == **name).map(|row| (*name, *row));
     let found: Vec<_> = family.variants.iter().filter_map(variant).collect();
     if !found.is_empty() {
         return Ok(found);
     }
-    let spell = |row: &Row| row.dims.iter().map(|(name, value)| format!("{name} = {value}")).collect::<Vec<_>>().join(", ");
+    let spell = |row: &Row| {
+        row.dims.iter().map(|(name, value)| format!("{name} = {value}")).collect::<Vec<_>>().join(", ")
+    };
     let mut available: Vec<String> = of_family().map(spell).collect();
     available.dedup();
     Err(KernelError::NoUnit {

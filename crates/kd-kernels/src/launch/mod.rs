@@ -1,6 +1,6 @@
 //! What generated launchers are made of.
 
-pub(crate) mod arith;
+pub mod arith;
 mod geometry;
 mod kernels;
 mod params;
@@ -10,7 +10,8 @@ mod tensor;
 mod unit;
 
 pub(crate) use crate::{KernelError, Stream};
-pub(crate) use geometry::{Blocks, Geometry};
+pub use geometry::Blocks;
+pub(crate) use geometry::Geometry;
 pub use kernels::{Kernels, Units};
 pub(crate) use params::Params;
 pub use select::{Choice, Selection, Source};

@@ -65,7 +65,8 @@ impl Params {
     pub(crate) fn int(&mut self, value: i64) -> Result<(), KernelError> {
         let limit = i64::from(i32::MAX);
         let fits = i32::try_from(value).ok().filter(|value| *value >= 0);
-        let error = || KernelError::Limit { unit: "launch".to_owned(), what: "a run-time size", value, limit };
+        let error =
+            || KernelError::Limit { unit: "launch".to_owned(), what: "a run-time size", value, limit };
         self.push(&fits.ok_or_else(error)?);
         Ok(())
     }

@@ -70,7 +70,11 @@ mod tests {
     const FAMILY: Family =
         Family { name: "gemm", contract: "", variants: &["n8", "n64"], cooperative: false, pdl: false };
 
-    fn pick(choice: Choice<'_>, eligible: &[&str], preferred: &[&str]) -> Result<(usize, Selection), KernelError> {
+    fn pick(
+        choice: Choice<'_>,
+        eligible: &[&str],
+        preferred: &[&str],
+    ) -> Result<(usize, Selection), KernelError> {
         let among = |list: &[&str], variant: &str| Some(list.contains(&variant));
         choose(&FAMILY, FAMILY.variants, choice, |v| among(eligible, v), |v| among(preferred, v))
     }

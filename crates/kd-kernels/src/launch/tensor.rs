@@ -50,7 +50,11 @@ impl<'a, T, const RANK: usize> TensorMut<'a, T, RANK> {
     ///
     /// # Errors
     /// As [`TensorRef::new`].
-    pub fn new(stream: &Stream, mut view: CudaViewMut<'a, T>, shape: [usize; RANK]) -> Result<Self, KernelError> {
+    pub fn new(
+        stream: &Stream,
+        mut view: CudaViewMut<'a, T>,
+        shape: [usize; RANK],
+    ) -> Result<Self, KernelError> {
         let same_context = view.stream().context() == stream.cuda().context();
         let length = view.len();
         let (address, _) = view.device_ptr_mut(stream.cuda());

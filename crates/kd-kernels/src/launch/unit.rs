@@ -47,8 +47,13 @@ impl LoadedUnit {
         // SAFETY: `image` is a whole image (its hash was checked) and outlives the call, which copies it.
         let loaded = unsafe { result::module::load_data(image.as_ptr().cast()) };
         let module = loaded.map_err(|error| refused(device, arch, row, error))?;
-        let mut unit =
-            Self { row: row.clone(), variant, function: std::ptr::null_mut(), module, context: context.clone() };
+        let mut unit = Self {
+            row: row.clone(),
+            variant,
+            function: std::ptr::null_mut(),
+            module,
+            context: context.clone(),
+        };
         let entry = CString::new(row.unit.as_str()).map_err(|_| KernelError::Driver {
             what: format!("loading {:?}", row.unit),
             code: "the entry name holds a zero byte".to_owned(),
@@ -127,8 +132,9 @@ impl LoadedUnit {
         let mut pointers: Vec<*mut c_void> = params.pointers();
         // SAFETY: config, attributes and parameter cells live across the call, which copies them; that they fit the
         // kernel is the caller's promise.
-        let status =
-            unsafe { sys::cuLaunchKernelEx(&config, self.function, pointers.as_mut_ptr(), std::ptr::null_mut()) };
+        let status = unsafe {
+            sys::cuLaunchKernelEx(&config, self.function, pointers.as_mut_ptr(), std::ptr::null_mut())
+        };
         status.result().map_err(failed)
     }
 }
