@@ -43,6 +43,18 @@ impl Op {
         }
     }
 
+    /// The function that stands for it in generated Rust.
+    fn function(self) -> &'static str {
+        match self {
+            Op::Add => "add",
+            Op::Sub => "sub",
+            Op::Mul => "mul",
+            Op::Div => "div",
+            Op::Rem => "rem",
+            other => other.spelling(),
+        }
+    }
+
     fn apply(self, a: i64, b: i64) -> Option<i64> {
         match self {
             Op::Add => a.checked_add(b),
@@ -135,7 +147,7 @@ impl Expr {
         self.text("kd::")
     }
 
-    /// The expression as Rust: checked calls that return `Option<i64>`, each followed by `?`.
+    /// The expression as Rust, an `i64`: checked calls, each followed by `?`.
     pub fn rust(&self) -> TokenStream {
         match self {
             Expr::Int(value) => {
@@ -146,20 +158,22 @@ impl Expr {
                 let name = rust_ident(name);
                 quote!(#name)
             }
-            Expr::Apply(op, left, right, _) => {
-                let function = match op {
-                    Op::Add => "add",
-                    Op::Sub => "sub",
-                    Op::Mul => "mul",
-                    Op::Div => "div",
-                    Op::Rem => "rem",
-                    other => other.spelling(),
-                };
-                let function = Ident::new(function, Span::call_site());
-                let (left, right) = (left.rust(), right.rust());
-                quote!(arith::#function(#left, #right)?)
+            Expr::Apply(..) => {
+                let call = self.rust_option();
+                quote!(#call?)
             }
         }
+    }
+
+    /// The expression as Rust, an `Option<i64>`.
+    pub fn rust_option(&self) -> TokenStream {
+        let Expr::Apply(op, left, right, _) = self else {
+            let value = self.rust();
+            return quote!(Some(#value));
+        };
+        let function = Ident::new(op.function(), Span::call_site());
+        let (left, right) = (left.rust(), right.rust());
+        quote!(arith::#function(#left, #right))
     }
 
     fn text(&self, namespace: &str) -> String {

@@ -143,7 +143,7 @@ fn variant(input: ParseStream<'_>) -> syn::Result<Variant> {
     let name: Ident = input.parse()?;
     let tunables = list(input, binding)?;
     let clause = |word: &str| -> syn::Result<Vec<Comparison>> {
-        if !input.cursor().ident().is_some_and(|(ident, _)| ident == word) {
+        if input.cursor().ident().is_none_or(|(ident, _)| ident != word) {
             return Ok(Vec::new());
         }
         keyword(input, word)?;

@@ -67,14 +67,19 @@ fn probe(from: &str, to: &str, change: impl Fn(&mut Profile)) -> Result<Vec<kern
 #[test]
 fn an_unmet_requirement_names_profile_family_and_values() {
     let message = probe("A test", "A test", |profile| profile.hidden = 260).expect_err("unmet");
-    let expected = "probe.rs:6:13: probe for profile demo-tp1: requires H % 8 == 0, but the sides are 4 and 0";
+    let expected =
+        "probe.rs:6:13: probe for profile demo-tp1: requires H % 8 == 0, but the sides are 4 and 0";
     assert!(message.starts_with(expected), "{message}");
 }
 
 #[test]
 fn oversized_shared_memory_is_refused_with_formula_and_limit() {
     let message = probe("f32[T]", "f32[T * 400]", |_| ()).expect_err("too large");
-    assert!(message.starts_with("probe.rs:7:13: probe__H256__a: shared memory 102528 B is over the 101376 B of sm_120"));
+    assert!(
+        message.starts_with(
+            "probe.rs:7:13: probe__H256__a: shared memory 102528 B is over the 101376 B of sm_120"
+        )
+    );
     assert!(message.contains("second: T * 400 * 4 = 102400 B at 128"), "{message}");
     // What fits one CTA may still not fit the residency that the declaration asks for.
     let message = probe("block 32 * 4", "block 32 * 4, min_ctas 300", |_| ()).expect_err("out of range");
@@ -82,7 +87,9 @@ fn oversized_shared_memory_is_refused_with_formula_and_limit() {
     let source = GOOD.replace("f32[T]", "f32[T * 300]").replace("block 32 * 4", "block 32 * 4, min_ctas 2");
     let family = &parse_families("probe.rs", &source).expect("parsed")[0];
     let unit = &expand(family, &Profile::named("demo-tp1").expect("a profile")).expect("units")[0];
-    assert!(unit.fits(family, &ARCHS[0]).expect_err("too large").to_string().contains("2 CTAs of 76928 + 1024 B"));
+    assert!(
+        unit.fits(family, &ARCHS[0]).expect_err("too large").to_string().contains("2 CTAs of 76928 + 1024 B")
+    );
     assert!(unit.fits(family, &Arch::named("sm_90a").expect("an architecture")).is_ok());
 }
 

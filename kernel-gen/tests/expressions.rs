@@ -53,7 +53,9 @@ proptest! {
 
 #[test]
 fn division_truncates_towards_zero_as_in_cuda() {
-    for (text, value) in [("7 / 2", 3), ("(0 - 7) / 2", -3), ("(0 - 7) % 4", -3), ("1 - 2 - 3", -4), ("8 / 4 * 2", 4)] {
+    for (text, value) in
+        [("7 / 2", 3), ("(0 - 7) / 2", -3), ("(0 - 7) % 4", -3), ("1 - 2 - 3", -4), ("8 / 4 * 2", 4)]
+    {
         assert_eq!(Reader::value(text), Some(value), "{text}");
     }
 }
@@ -67,7 +69,8 @@ fn what_has_no_value_is_an_error_that_names_the_operation() {
         assert_eq!(error.at, At { line: 3, column: 5 });
         assert!(error.message.contains(op.spelling()), "{error}");
     }
-    let wide = Expr::Apply(Op::Mul, Box::new(Expr::Int(1 << 20)), Box::new(Expr::Int(1 << 20)), At::default());
+    let wide =
+        Expr::Apply(Op::Mul, Box::new(Expr::Int(1 << 20)), Box::new(Expr::Int(1 << 20)), At::default());
     assert_eq!(wide.eval(Width::I64, &lookup), Ok(1 << 40));
     assert!(wide.eval(Width::I32, &lookup).expect_err("too wide").message.contains("overflows"));
 }

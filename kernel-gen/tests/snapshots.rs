@@ -40,7 +40,8 @@ family! { every_clause, template \"none.cuh\";
     let family = &parse_families("every_clause.rs", source).expect("parsed")[0];
     assert_eq!(family.symbols, ["M", "R"]);
     matches_snapshot("every_clause.rs.txt", &emit::launcher(family));
-    let unit = &kernel_gen::expand(family, &Profile::named("demo-tp1").expect("a profile")).expect("units")[0];
+    let unit =
+        &kernel_gen::expand(family, &Profile::named("demo-tp1").expect("a profile")).expect("units")[0];
     matches_snapshot("every_clause.cu.txt", &emit::source(family, unit, "unit.layout.cuh"));
     matches_snapshot("every_clause.layout.cuh", &emit::layout_header(family, unit));
 }

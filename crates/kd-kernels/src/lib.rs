@@ -25,6 +25,12 @@ pub use launch::{
 };
 pub use search::Search;
 
+/// A launcher that uses every clause of the language must compile, though no kernel of a release does yet.
+#[cfg(test)]
+#[rustfmt::skip]
+#[path = "../../../kernel-gen/tests/snapshots/every_clause.rs.txt"]
+pub mod every_clause;
+
 /// Typed launchers, one module per kernel family.
 pub mod families {
     pub use crate::generated::*;

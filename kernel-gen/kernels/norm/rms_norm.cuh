@@ -43,26 +43,39 @@ __device__ __forceinline__ float row_sum(float value) {
   return sum;
 }
 
+template <class U>
+struct Row {
+  Bf16x8 vec[U::VPT] = {};
+};
+
+// The gain is a weight: it is read before the wait for the kernel in front.
+template <class U>
+__device__ __forceinline__ Row<U> load_gain(const Place<U>& at, const __nv_bfloat16* gain) {
+  Row<U> row;
+#pragma unroll
+  for (int i = 0; i < U::VPT; ++i)
+    if (at.holds(i)) row.vec[i] = load8_constant(gain, at.vec(i));
+  return row;
+}
+
 template <class U, class S>
-__device__ __forceinline__ void normalise(const Place<U>& at, bool live, const Bf16x8 (&held)[U::VPT],
-                                          const __nv_bfloat16* gain, float eps, __nv_bfloat16* y) {
+__device__ __forceinline__ void normalise(const Place<U>& at, bool live, const Row<U>& x, const Row<U>& gain, float eps,
+                                          __nv_bfloat16* y) {
   float squares = 0.0f;
 #pragma unroll
   for (int i = 0; i < U::VPT; ++i) {
-    if (!at.holds(i)) continue;
     float v[8];
-    widen8(held[i], v);
+    widen8(x.vec[i], v);  // zeros where the row has no vector
 #pragma unroll
     for (int j = 0; j < 8; ++j) squares = fmaf(v[j], v[j], squares);
   }
   const float scale = 1.0f / sqrtf(row_sum<U, S>(squares) * (1.0f / U::H) + eps);
-  if (!live) return;
 #pragma unroll
   for (int i = 0; i < U::VPT; ++i) {
-    if (!at.holds(i)) continue;
+    if (!live || !at.holds(i)) continue;
     float v[8], g[8];
-    widen8(held[i], v);
-    widen8(load8(gain, at.vec(i)), g);
+    widen8(x.vec[i], v);
+    widen8(gain.vec[i], g);
 #pragma unroll
     for (int j = 0; j < 8; ++j) v[j] = v[j] * scale * g[j];
     store8(y, at.row * U::VECS + at.vec(i), narrow8(v));
@@ -77,13 +90,14 @@ __device__ __forceinline__ void rms_norm(const __nv_bfloat16* x, const __nv_bflo
                                          int M) {
   const norm::Place<U> at;
   const bool live = at.row < M;
-  Bf16x8 held[U::VPT] = {};
+  const norm::Row<U> gains = norm::load_gain<U>(at, gain);
+  norm::Row<U> row;
   ptx::grid_dependency_wait();
 #pragma unroll
   for (int i = 0; i < U::VPT; ++i)
-    if (live && at.holds(i)) held[i] = load8(x, at.row * U::VECS + at.vec(i));
+    if (live && at.holds(i)) row.vec[i] = load8(x, at.row * U::VECS + at.vec(i));
   ptx::grid_dependency_launch();
-  norm::normalise<U, S>(at, live, held, gain, eps, y);
+  norm::normalise<U, S>(at, live, row, gains, eps, y);
 }
 
 // h[M, H] += delta[M, H], rounded to bf16; y[M, H] = rms_norm(h) * gain[H]
@@ -92,22 +106,28 @@ __device__ __forceinline__ void add_rms_norm(__nv_bfloat16* h, const __nv_bfloat
                                              float eps, __nv_bfloat16* y, int M) {
   const norm::Place<U> at;
   const bool live = at.row < M;
-  Bf16x8 held[U::VPT] = {};
+  const norm::Row<U> gains = norm::load_gain<U>(at, gain);
+  norm::Row<U> row, add;
   ptx::grid_dependency_wait();
 #pragma unroll
   for (int i = 0; i < U::VPT; ++i) {
     if (!live || !at.holds(i)) continue;
-    const int64_t index = at.row * U::VECS + at.vec(i);
-    float sum[8], add[8];
-    widen8(load8(h, index), sum);
-    widen8(load8(delta, index), add);
-#pragma unroll
-    for (int j = 0; j < 8; ++j) sum[j] += add[j];
-    held[i] = narrow8(sum);
-    store8(h, index, held[i]);
+    row.vec[i] = load8(h, at.row * U::VECS + at.vec(i));
+    add.vec[i] = load8(delta, at.row * U::VECS + at.vec(i));
   }
   ptx::grid_dependency_launch();
-  norm::normalise<U, S>(at, live, held, gain, eps, y);
+#pragma unroll
+  for (int i = 0; i < U::VPT; ++i) {
+    if (!live || !at.holds(i)) continue;
+    float sum[8], term[8];
+    widen8(row.vec[i], sum);
+    widen8(add.vec[i], term);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) sum[j] += term[j];
+    row.vec[i] = narrow8(sum);
+    store8(h, at.row * U::VECS + at.vec(i), row.vec[i]);
+  }
+  norm::normalise<U, S>(at, live, row, gains, eps, y);
 }
 
 }  // namespace kd

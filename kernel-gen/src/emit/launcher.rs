@@ -184,19 +184,13 @@ fn shapes(family: &Family) -> (Vec<TokenStream>, Vec<TokenStream>) {
                 bound.push(symbol.clone());
                 continue;
             }
-            let (formula, value) = (size.to_string(), optional(&size.rust(), size));
-            checks.push(quote!(shapes.expect(#name, #index, args.#variable.dim(#index), #formula, #value)?;));
+            let (formula, value) = (size.to_string(), size.rust_option());
+            checks.push(
+                quote!(shapes.expect(#name, #index, args.#variable.dim(#index), #formula, || #value)?;),
+            );
         }
     }
     (bindings, checks)
-}
-
-/// Wraps a checked expression so that its `?` has somewhere to go.
-fn optional(value: &TokenStream, size: &Expr) -> TokenStream {
-    match size {
-        Expr::Apply(..) => quote!((|| Some(#value))()),
-        _ => quote!(Some(#value)),
-    }
 }
 
 /// `fn eligible` or `fn preferred`: the launch-time conditions of each variant.

@@ -76,3 +76,53 @@ pub(crate) fn encode(mut header: Header, images: &[&[u8]]) -> Result<(Header, Ve
     bytes.extend_from_slice(&zstd::encode_all(payload.as_slice(), LEVEL)?);
     Ok((header, bytes))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_runtime_reads_what_is_written() {
+        let row = |unit: &str| Row {
+            family: "rms_norm".to_owned(),
+            unit: unit.to_owned(),
+            variant: "v2".to_owned(),
+            contract: "c".to_owned(),
+            source: "s".to_owned(),
+            dims: BTreeMap::from([("H".to_owned(), 7168)]),
+            constants: BTreeMap::from([("WARPS".to_owned(), 14)]),
+            block: 448,
+            min_ctas: 1,
+            cluster: 1,
+            smem: 56,
+            registers: 40,
+            spill_bytes: 0,
+            offset: 0,
+            bytes: 0,
+            sha256: String::new(),
+        };
+        let header = Header {
+            profile: "k26-tp8".to_owned(),
+            arch: "sm_90a".to_owned(),
+            kind: "cubin".to_owned(),
+            toolchain: "t".to_owned(),
+            payload: 0,
+            units: vec![row("first"), row("second")],
+        };
+        let images: [&[u8]; 2] = [b"one image", b"another"];
+        let (header, bytes) = encode(header, &images).expect("encoded");
+        assert_eq!(bytes, encode(header.clone(), &images).expect("encoded").1, "the same bytes every time");
+        let read = kd_kernels::Bundle::parse("test.kdb".as_ref(), &bytes).expect("read");
+        let as_written = serde_json::to_value(&header).expect("JSON");
+        for (row, (image, written)) in read.header().units.iter().zip(images.iter().zip(&header.units)) {
+            assert_eq!(read.image(row).expect("the image"), *image);
+            assert_eq!(
+                (&row.unit, row.block, row.smem, &row.dims),
+                (&written.unit, written.block, written.smem, &written.dims)
+            );
+            assert_eq!((&row.constants, row.registers), (&written.constants, written.registers));
+        }
+        assert_eq!(as_written["units"][1]["offset"], 9);
+        assert_eq!(read.header().units.len(), 2);
+    }
+}

@@ -60,6 +60,9 @@ mod tests {
     fn includes_are_followed_through_every_level() {
         let found = includes(&kernel_gen::kernels_dir(), "norm/rms_norm.cuh").expect("includes");
         let names: Vec<&str> = found.keys().map(String::as_str).collect();
-        assert_eq!(names, ["kd/base.cuh", "kd/vec.cuh", "norm/rms_norm.cuh", "ptx/pdl.cuh"]);
+        assert_eq!(
+            names,
+            ["kd/base.cuh", "kd/vec.cuh", "norm/rms_norm.cuh", "ptx/memory.cuh", "ptx/pdl.cuh"]
+        );
     }
 }

@@ -89,3 +89,31 @@ pub(crate) fn update(rows: &[Row<'_>]) -> Result<()> {
     paths::write_atomic(&file(), &json)?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use kernel_gen::kernels_dir;
+
+    use super::*;
+    use crate::build::ptxas::Report;
+
+    #[test]
+    fn a_rise_a_spill_and_an_unknown_unit_are_caught() {
+        let catalog = Catalog::read(&kernels_dir()).expect("the catalog");
+        let profile = Profile::named("demo-tp1").expect("a profile");
+        let units = expand(&catalog.families[0], &profile).expect("units");
+        let limit = Limit { registers: 40, spill_bytes: 0 };
+        let archs = BTreeMap::from([("sm_120".to_owned(), BTreeMap::from([(units[0].name.clone(), limit)]))]);
+        let ratchets = Ratchets { toolchain: RELEASE.to_owned(), archs };
+        let faults = |arch, registers, spill_bytes| {
+            let report = Report { registers, spill_bytes, stack_bytes: 0 };
+            exceeded(&ratchets, &[Row { unit: &units[0], arch, report: &report, bytes: 1 }])
+        };
+        assert_eq!(faults("sm_120", 40, 0), Vec::<String>::new());
+        assert_eq!(faults("sm_120", 32, 0), Vec::<String>::new());
+        assert!(faults("sm_120", 41, 0)[0].contains("41 registers, ratchet 40"));
+        assert!(faults("sm_120", 40, 8)[0].contains("8 spilled bytes, ratchet 0"));
+        // The same source may differ by architecture, so a limit of one says nothing of another.
+        assert!(faults("sm_90a", 1, 0)[0].contains("has no ratchet"));
+    }
+}

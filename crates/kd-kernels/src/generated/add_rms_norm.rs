@@ -62,12 +62,12 @@ impl AddRmsNorm {
         let Dims { h } = self.dims;
         let m = args.h.dim(0);
         let shapes = Shapes::of(&FAMILY);
-        shapes.expect("h", 1, args.h.dim(1), "H", Some(h))?;
-        shapes.expect("delta", 0, args.delta.dim(0), "M", Some(m))?;
-        shapes.expect("delta", 1, args.delta.dim(1), "H", Some(h))?;
-        shapes.expect("gain", 0, args.gain.dim(0), "H", Some(h))?;
-        shapes.expect("y", 0, args.y.dim(0), "M", Some(m))?;
-        shapes.expect("y", 1, args.y.dim(1), "H", Some(h))?;
+        shapes.expect("h", 1, args.h.dim(1), "H", || Some(h))?;
+        shapes.expect("delta", 0, args.delta.dim(0), "M", || Some(m))?;
+        shapes.expect("delta", 1, args.delta.dim(1), "H", || Some(h))?;
+        shapes.expect("gain", 0, args.gain.dim(0), "H", || Some(h))?;
+        shapes.expect("y", 0, args.y.dim(0), "M", || Some(m))?;
+        shapes.expect("y", 1, args.y.dim(1), "H", || Some(h))?;
         let unit = self
             .units
             .select(

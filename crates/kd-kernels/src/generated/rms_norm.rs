@@ -60,10 +60,10 @@ impl RmsNorm {
         let Dims { h } = self.dims;
         let m = args.x.dim(0);
         let shapes = Shapes::of(&FAMILY);
-        shapes.expect("x", 1, args.x.dim(1), "H", Some(h))?;
-        shapes.expect("gain", 0, args.gain.dim(0), "H", Some(h))?;
-        shapes.expect("y", 0, args.y.dim(0), "M", Some(m))?;
-        shapes.expect("y", 1, args.y.dim(1), "H", Some(h))?;
+        shapes.expect("x", 1, args.x.dim(1), "H", || Some(h))?;
+        shapes.expect("gain", 0, args.gain.dim(0), "H", || Some(h))?;
+        shapes.expect("y", 0, args.y.dim(0), "M", || Some(m))?;
+        shapes.expect("y", 1, args.y.dim(1), "H", || Some(h))?;
         let unit = self
             .units
             .select(

@@ -82,7 +82,7 @@ fn check(shape: &[usize], length: usize, same_context: bool, address: u64) -> Re
     if !same_context {
         return bad("its memory belongs to another device than the stream".to_owned());
     }
-    if address % ALIGN != 0 {
+    if !address.is_multiple_of(ALIGN) {
         return bad(format!("address {address:#x} is not a multiple of {ALIGN}; slice at whole rows"));
     }
     Ok(())
