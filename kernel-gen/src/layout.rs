@@ -33,7 +33,7 @@ pub struct Layout {
 
 /// Every member starts at a multiple of this at least, so that 16-byte accesses are always allowed.
 const LEAST_ALIGN: i64 = 16;
-/// The driver aligns the start of dynamic shared memory to this; a member cannot ask for more.
+/// `kd/base.cuh` aligns the start of shared memory to this; a member cannot ask for more.
 const MOST_ALIGN: i64 = 1024;
 
 impl Layout {

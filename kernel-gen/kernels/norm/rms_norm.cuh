@@ -31,8 +31,7 @@ __device__ __forceinline__ float row_sum(float value) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffffu, value, step);
   if constexpr (U::WARPS == 1) return value;
-  extern __shared__ __align__(16) unsigned char shared[];
-  float* partial = reinterpret_cast<float*>(shared + S::PARTIAL_OFFSET);
+  float* partial = S::partial();
   const int warp = threadIdx.x / 32;
   if (threadIdx.x % 32 == 0) partial[warp] = value;
   __syncthreads();

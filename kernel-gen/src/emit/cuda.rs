@@ -4,7 +4,8 @@ use std::fmt::Write;
 
 use crate::{Family, Operand, Unit};
 
-/// The layout header of `unit`: `struct Smem` with one `constexpr` offset a member, each proved by `static_assert`.
+/// The layout header of `unit`: `struct Smem` with one `constexpr` offset and one accessor a member, each
+/// place proved by `static_assert`.
 pub fn layout_header(family: &Family, unit: &Unit) -> String {
     let mut text = preamble(family);
     text.push_str(
@@ -18,6 +19,14 @@ pub fn layout_header(family: &Family, unit: &Unit) -> String {
         let _ = writeln!(text, "  static constexpr int {upper}_OFFSET = {};", member.offset);
     }
     let _ = writeln!(text, "  static constexpr int BYTES = {};", unit.layout.bytes);
+    for member in &unit.layout.members {
+        let (name, upper) = (&member.name, member.name.to_uppercase());
+        let _ = writeln!(text, "  static __device__ {name}_t* {name}() {{");
+        let _ = writeln!(
+            text,
+            "    return reinterpret_cast<{name}_t*>(kd::shared_memory + {upper}_OFFSET);\n  }}"
+        );
+    }
     text.push_str("};\n");
     let mut before = "0".to_owned();
     for member in &unit.layout.members {

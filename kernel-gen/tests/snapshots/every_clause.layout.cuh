@@ -10,6 +10,12 @@ struct Smem : Unit {
   static constexpr int BAR_COUNT = 2;
   static constexpr int BAR_OFFSET = 512;
   static constexpr int BYTES = 528;
+  static __device__ w_t* w() {
+    return reinterpret_cast<w_t*>(kd::shared_memory + W_OFFSET);
+  }
+  static __device__ bar_t* bar() {
+    return reinterpret_cast<bar_t*>(kd::shared_memory + BAR_OFFSET);
+  }
 };
 static_assert(Smem::W_COUNT == 512, "w: count");
 static_assert(Smem::W_OFFSET % 128 == 0, "w: alignment");

@@ -7,6 +7,9 @@ struct Smem : Unit {
   static constexpr int PARTIAL_COUNT = ROWS * WARPS;
   static constexpr int PARTIAL_OFFSET = 0;
   static constexpr int BYTES = 12;
+  static __device__ partial_t* partial() {
+    return reinterpret_cast<partial_t*>(kd::shared_memory + PARTIAL_OFFSET);
+  }
 };
 static_assert(Smem::PARTIAL_COUNT == 3, "partial: count");
 static_assert(Smem::PARTIAL_OFFSET % 16 == 0, "partial: alignment");
