@@ -56,25 +56,31 @@ pub(crate) struct Row {
     pub(crate) sha256: String,
 }
 
-/// The bytes of a bundle of `rows` and their images; offsets and hashes are filled in.
-pub(crate) fn encode(mut header: Header, images: &[&[u8]]) -> Result<(Header, Vec<u8>)> {
-    let mut payload = Vec::new();
-    for (row, image) in header.units.iter_mut().zip(images) {
-        row.offset = payload.len() as u64;
-        row.bytes = image.len() as u64;
-        row.sha256 = sha256_hex(image);
-        payload.extend_from_slice(image);
+impl Header {
+    /// The header with the places and hashes of `images`, one a unit.
+    pub(crate) fn placed(mut self, images: &[&[u8]]) -> Self {
+        self.payload = 0;
+        for (row, image) in self.units.iter_mut().zip(images) {
+            row.offset = self.payload;
+            row.bytes = image.len() as u64;
+            row.sha256 = sha256_hex(image);
+            self.payload += row.bytes;
+        }
+        self
     }
-    header.payload = payload.len() as u64;
-    let json = serde_json::to_vec(&header)?;
+}
+
+/// The bytes of the bundle of `images` that `header`, already [`Header::placed`], describes.
+pub(crate) fn encode(header: &Header, images: &[&[u8]]) -> Result<Vec<u8>> {
+    let json = serde_json::to_vec(header)?;
     let length = u32::try_from(json.len()).context("the bundle header is over 4 GiB")?;
     let mut bytes = Vec::new();
     bytes.extend_from_slice(MAGIC);
     bytes.extend_from_slice(&FORMAT.to_le_bytes());
     bytes.extend_from_slice(&length.to_le_bytes());
     bytes.extend_from_slice(&json);
-    bytes.extend_from_slice(&zstd::encode_all(payload.as_slice(), LEVEL)?);
-    Ok((header, bytes))
+    bytes.extend_from_slice(&zstd::encode_all(images.concat().as_slice(), LEVEL)?);
+    Ok(bytes)
 }
 
 #[cfg(test)]
@@ -110,8 +116,9 @@ mod tests {
             units: vec![row("first"), row("second")],
         };
         let images: [&[u8]; 2] = [b"one image", b"another"];
-        let (header, bytes) = encode(header, &images).expect("encoded");
-        assert_eq!(bytes, encode(header.clone(), &images).expect("encoded").1, "the same bytes every time");
+        let header = header.placed(&images);
+        let bytes = encode(&header, &images).expect("encoded");
+        assert_eq!(bytes, encode(&header, &images).expect("encoded"), "the same bytes every time");
         let read = kd_kernels::Bundle::parse("test.kdb".as_ref(), &bytes).expect("read");
         let as_written = serde_json::to_value(&header).expect("JSON");
         for (row, (image, written)) in read.header().units.iter().zip(images.iter().zip(&header.units)) {

@@ -57,8 +57,12 @@ pub(crate) fn write_bundles(
                 payload: 0,
                 units: members.iter().map(|(job, image)| row(job, image)).collect::<Result<_>>()?,
             };
-            let (header, bytes) = bundle::encode(header, &payloads)?;
+            let header = header.placed(&payloads);
             let file = format!("{}-{arch}.kdb", bundle.profile);
+            if manifest.bundles.get(&file).is_some_and(|entry| entry.header == header) {
+                continue;
+            }
+            let bytes = bundle::encode(&header, &payloads)?;
             written += usize::from(paths::write_atomic(&compiler.out().join(&file), &bytes)?);
             let entry = Entry { sha256: sha256_hex(&bytes), bytes: bytes.len() as u64, header };
             manifest.bundles.insert(file, entry);
