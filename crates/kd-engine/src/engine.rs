@@ -26,6 +26,13 @@ pub struct Models {
     pub tokenizer: Option<Tokenizer>,
 }
 
+impl Models {
+    /// The layers whose output the drafter needs.
+    pub(crate) fn taps(&self) -> &[usize] {
+        self.drafter.as_ref().map_or(&[], |drafter| &drafter.config().target_layer_ids)
+    }
+}
+
 /// Limits of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EngineOptions {
@@ -271,7 +278,7 @@ fn fits(target: &Target, drafter: &Drafter) -> Result<(), EngineError> {
     let layers = t.num_hidden_layers;
     let last_tap = d.target_layer_ids.iter().copied().max().unwrap_or(0);
     check("the last tapped layer", last_tap, layers, last_tap < layers)?;
-    let tapped = drafter.tap_width();
+    let tapped = d.tap_width();
     let width = d.target_layer_ids.len() * t.hidden_size;
     check("the width of the tapped residuals", tapped, width, tapped == width)?;
     let (embedding, head) = drafter.borrows();
@@ -282,6 +289,5 @@ fn fits(target: &Target, drafter: &Drafter) -> Result<(), EngineError> {
         let mask = d.mask_token_id as usize;
         check("the mask token id", mask, t.vocab_size, mask < t.vocab_size)?;
     }
-    let largest = drafter.largest_target_id(t.vocab_size) as usize;
-    check("the largest drafted token id", largest, t.vocab_size, largest < t.vocab_size)
+    check("vocab_size", d.vocab_size, t.vocab_size, d.vocab_size == t.vocab_size)
 }

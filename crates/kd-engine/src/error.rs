@@ -73,7 +73,9 @@ pub enum SubmitError {
         limit: usize,
     },
     /// Speculation without a drafter.
-    #[error("the request asks for speculation, but the engine has no drafter; set the budget to 0 or load one")]
+    #[error(
+        "the request asks for speculation, but the engine has no drafter; set the budget to 0 or load one"
+    )]
     NoDrafter,
     /// Stop strings without a tokenizer.
     #[error("the request has stop strings, but the checkpoint has no tokenizer; use stop ids")]

@@ -17,6 +17,7 @@ mod stream;
 
 pub use engine::{Engine, EngineOptions, Models, Step};
 pub use error::{EngineError, StreamError, SubmitError};
+pub use kd_attn::PAGE_TOKENS;
 pub use kd_ddtree::{MAX_NODES, Tree};
 pub use kd_sample::{Choice, SamplingParams};
 pub use request::{Event, FinishReason, Request, RequestId, Speculation};

@@ -34,7 +34,7 @@ impl Engine {
         let pass = self
             .models
             .target
-            .forward(&self.pool, &tokens, &segments, &self.latents, self.taps(), &mut self.ops)
+            .forward(&self.pool, &tokens, &segments, &self.latents, self.models.taps(), &mut self.ops)
             .expect("prompt tokens were checked when the request was taken");
 
         let mut first = 0;
@@ -61,11 +61,6 @@ impl Engine {
             }
         }
         self.end(ended, step);
-    }
-
-    /// The layers whose output the drafter needs.
-    pub(crate) fn taps(&self) -> &[usize] {
-        self.models.drafter.as_ref().map_or(&[], |drafter| &drafter.config().target_layer_ids)
     }
 
     /// Chooses the next token of the running stream `at` from its row of logits.

@@ -2,7 +2,7 @@
 
 use kd_attn::{Ancestors, BlockSegment, Mask, Segment};
 use kd_ddtree::{Child, DraftRow, Marginals, Tree, walk};
-use kd_model::Forward;
+use kd_model::{Drafter, Forward};
 use kd_sample::Choice;
 
 use crate::engine::{Engine, Step};
@@ -81,17 +81,15 @@ impl Engine {
         let depths = drafter.config().block_size - 1;
         let vocab = draft.logits.cols();
         for (i, logits) in drafting.into_iter().zip(draft.logits.data().chunks_exact(depths * vocab)) {
-            let to_target = |row: DraftRow| {
-                let tokens = row.tokens().iter().map(|&id| drafter.target_id(id)).collect();
-                DraftRow::from_top_k(tokens, row.logprobs().to_vec()).ok()
-            };
             let k = match self.running[members[i].0].request.speculation {
                 Speculation::Tree { nodes } => nodes,
                 _ => 1,
             };
             // A row without finite maximum ends the draft there: a shorter tree is still a tree.
-            let rows: Vec<DraftRow> =
-                kd_ddtree::draft_rows(logits, vocab, k).into_iter().map_while(to_target).collect();
+            let rows: Vec<DraftRow> = kd_ddtree::draft_rows(logits, vocab, k)
+                .into_iter()
+                .map_while(|row| in_target_ids(drafter, row))
+                .collect();
             match self.running[members[i].0].request.speculation {
                 Speculation::Tree { nodes } => self
                     .builder
@@ -117,11 +115,16 @@ impl Engine {
             tokens.push(bonus);
             tokens.extend(tree.nodes().iter().map(|node| node.token));
             let rows = tree.rows().len();
-            segments.push(Segment { pages: &stream.pages, committed: stream.committed, rows, mask: Mask::Tree(masks) });
+            segments.push(Segment {
+                pages: &stream.pages,
+                committed: stream.committed,
+                rows,
+                mask: Mask::Tree(masks),
+            });
         }
         let target = &self.models.target;
         let pass = target
-            .forward(&self.pool, &tokens, &segments, &self.latents, self.taps(), &mut self.ops)
+            .forward(&self.pool, &tokens, &segments, &self.latents, self.models.taps(), &mut self.ops)
             .expect("draft tokens lie in the target's vocabulary");
         let logits = target.logits(&self.pool, &pass.hidden);
         (pass, logits)
@@ -162,7 +165,9 @@ impl Engine {
         let stream = &mut self.running[at];
         let start = stream.committed;
         self.latents.commit(&pass.latents, rows, &stream.pages, start);
-        if let (Some(drafter), Some(context), true) = (&self.models.drafter, &mut self.context, stream.drafts()) {
+        if let (Some(drafter), Some(context), true) =
+            (&self.models.drafter, &mut self.context, stream.drafts())
+        {
             let taps = pass.taps.gather(rows.iter().copied());
             let layers = drafter.context(&self.pool, &taps, start..start + rows.len());
             let all: Vec<usize> = (0..rows.len()).collect();
@@ -170,4 +175,11 @@ impl Engine {
         }
         stream.committed += rows.len();
     }
+}
+
+/// A row of draft ids as one of target ids.
+fn in_target_ids(drafter: &Drafter, row: DraftRow) -> Option<DraftRow> {
+    let (tokens, logprobs): (Vec<u32>, Vec<f32>) =
+        row.children().iter().map(|child| (drafter.target_id(child.token), child.logprob)).unzip();
+    DraftRow::from_top_k(&tokens, &logprobs).ok()
 }

@@ -37,7 +37,11 @@ struct Text {
 impl Text {
     /// Appends what has become certain to `out`; true when a stop string is complete.
     fn push(&mut self, token: u32, out: &mut String) -> Result<bool, StreamError> {
-        let shown = if self.keep_markers { !self.tokenizer.is_special(token) } else { !self.tokenizer.is_control(token) };
+        let shown = if self.keep_markers {
+            !self.tokenizer.is_special(token)
+        } else {
+            !self.tokenizer.is_control(token)
+        };
         if !shown {
             return Ok(false);
         }

@@ -103,7 +103,8 @@ impl Drafter {
     ///
     /// A row depends on its own taps and position alone, so tokens may come at once or one by one.
     pub fn context(&self, pool: &Pool, taps: &Matrix, positions: impl IntoIterator<Item = usize>) -> Vec<Matrix> {
-        let fused = rms_norm_rows(&linear(pool, taps.view(), &self.fc), &self.hidden_norm, self.config.rms_norm_eps);
+        let eps = self.config.rms_norm_eps as f32;
+        let fused = rms_norm_rows(&linear(pool, taps.view(), &self.fc), &self.hidden_norm, eps);
         let rope = self.rope.table(positions);
         self.layers.iter().map(|layer| self.keys_values(pool, layer, fused.view(), &rope)).collect()
     }
@@ -124,7 +125,7 @@ impl Drafter {
     fn norm_and_rotate(&self, heads: &mut Matrix, gain: &[f32], rope: &RopeTable) {
         for (row, heads) in heads.iter_rows_mut().enumerate() {
             for head in heads.chunks_exact_mut(gain.len()) {
-                rms_norm_in_place(head, gain, self.config.rms_norm_eps);
+                rms_norm_in_place(head, gain, self.config.rms_norm_eps as f32);
                 rope.rotate_half_split(row, head);
             }
         }
@@ -148,7 +149,7 @@ impl Drafter {
     ) -> Result<Draft, TokenOutOfRange> {
         assert_eq!(bonus.len(), segments.len(), "one bonus token a stream");
         let block = self.config.block_size;
-        let eps = self.config.rms_norm_eps;
+        let eps = self.config.rms_norm_eps as f32;
         let mut ids = vec![self.config.mask_token_id; bonus.len() * block];
         ids.iter_mut().step_by(block).zip(bonus).for_each(|(id, &bonus)| *id = bonus);
         let table = self.embed.as_ref().or(lent.embed).expect("the target lends its embedding");

@@ -1,2 +1,15 @@
 //! Configurations, checkpoints, and the forward passes of the K2.6 target and the DFlash drafter.
 #![forbid(unsafe_code)]
+
+pub mod checkpoint;
+pub mod config;
+mod drafter;
+mod error;
+mod load;
+mod target;
+mod trace;
+
+pub use drafter::{Draft, Drafter, Lent};
+pub use error::{ConfigError, ConfigProblem, ModelError};
+pub use target::{Forward, Target};
+pub use trace::{OpCounter, Trace};

@@ -1,10 +1,11 @@
 //! The K2.6 target: a DeepSeek-V3 decoder with MLA and INT4 experts.
 
 use kd_attn::{Mla, PagedCache, Rope, Segment, positions, rows};
-use kd_moe::{Mlp, Moe};
+use kd_moe::{Mlp, Moe, Router};
 use kd_tensor::ops::{TokenOutOfRange, add_assign, embed, rms_norm_rows};
 use kd_tensor::{Bf16Matrix, Matrix, Pool, linear};
 
+use crate::checkpoint::Skipped;
 use crate::config::TargetConfig;
 use crate::trace::Trace;
 
@@ -32,6 +33,7 @@ pub struct Target {
     pub(crate) layers: Vec<Layer>,
     pub(crate) norm: Vec<f32>,
     pub(crate) head: Bf16Matrix,
+    pub(crate) skipped: Skipped,
 }
 
 /// What one pass computed.
@@ -54,6 +56,19 @@ impl Target {
     /// The rotary embedding of the rotated query and key parts.
     pub fn rope(&self) -> &Rope {
         &self.rope
+    }
+
+    /// Vision tensors of the checkpoint that were left alone.
+    pub fn skipped(&self) -> Skipped {
+        self.skipped
+    }
+
+    /// The router of a layer; `None` for a dense one.
+    pub fn router(&self, layer: usize) -> Option<&Router> {
+        match &self.layers.get(layer)?.feed_forward {
+            FeedForward::Moe(moe) => Some(&moe.router),
+            FeedForward::Dense(_) => None,
+        }
     }
 
     /// `embed_tokens`, which a drafter without an embedding of its own borrows.
@@ -91,7 +106,7 @@ impl Target {
         trace: &mut dyn Trace,
     ) -> Result<Forward, TokenOutOfRange> {
         assert_eq!(tokens.len(), rows(segments), "one token a row");
-        let eps = self.config.rms_norm_eps;
+        let eps = self.config.rms_norm_eps as f32;
         let width = self.config.hidden_size;
         let rope = self.rope.table(positions(segments));
         let mut hidden = embed(&self.embed, tokens)?;
@@ -127,7 +142,7 @@ impl Target {
 
     /// The input of the head: `hidden` through the final norm.
     pub fn final_norm(&self, hidden: &Matrix) -> Matrix {
-        rms_norm_rows(hidden, &self.norm, self.config.rms_norm_eps)
+        rms_norm_rows(hidden, &self.norm, self.config.rms_norm_eps as f32)
     }
 
     /// Logits `[rows, vocab]` of residuals `[rows, hidden]`.

@@ -65,24 +65,43 @@ impl Router {
         Routing { top_k, ids, weights, scores }
     }
 
+    /// How far the choice of one row is from being another: the choice score of rank k minus that of rank k + 1, or with
+    /// groups the lead of the last chosen group, if that is smaller. Infinite where there is nothing else to choose.
+    pub fn margin(&self, scores: &[f32]) -> f32 {
+        let (choice, group_margin) = self.choice_scores(scores);
+        group_margin.min(lead(&choice, self.config.top_k))
+    }
+
     fn choose(&self, scores: &[f32]) -> Vec<usize> {
-        let RouterConfig { top_k, groups, top_groups, .. } = self.config;
+        top(&self.choice_scores(scores).0, self.config.top_k)
+    }
+
+    /// The scores that decide the choice, -inf outside the allowed groups, and the margin of the choice of groups.
+    fn choice_scores(&self, scores: &[f32]) -> (Vec<f32>, f32) {
+        let RouterConfig { groups, top_groups, .. } = self.config;
         let mut choice: Vec<f32> = scores.iter().zip(&self.bias).map(|(s, b)| s + b).collect();
-        if groups > 1 {
-            let size = choice.len() / groups;
-            let best_two: Vec<f32> = choice
-                .chunks_exact(size)
-                .map(|group| top(group, 2.min(size)).into_iter().map(|e| group[e]).sum())
-                .collect();
-            let allowed = top(&best_two, top_groups);
-            for (g, group) in choice.chunks_exact_mut(size).enumerate() {
-                if !allowed.contains(&g) {
-                    group.fill(f32::NEG_INFINITY);
-                }
+        if groups <= 1 {
+            return (choice, f32::INFINITY);
+        }
+        let size = choice.len() / groups;
+        let best_two: Vec<f32> = choice
+            .chunks_exact(size)
+            .map(|group| top(group, 2.min(size)).into_iter().map(|e| group[e]).sum())
+            .collect();
+        let allowed = top(&best_two, top_groups);
+        for (g, group) in choice.chunks_exact_mut(size).enumerate() {
+            if !allowed.contains(&g) {
+                group.fill(f32::NEG_INFINITY);
             }
         }
-        top(&choice, top_k)
+        (choice, lead(&best_two, top_groups))
     }
+}
+
+/// The `k`-th largest value minus the next one.
+fn lead(values: &[f32], k: usize) -> f32 {
+    let best = top(values, k + 1);
+    if best.len() > k { values[best[k - 1]] - values[best[k]] } else { f32::INFINITY }
 }
 
 /// Indices of the `k` largest values, best first; ties to the lower index, NaN below everything.

@@ -239,5 +239,7 @@ mod tests {
         assert_eq!(DType::F4.byte_len(&[3]), None, "half a byte");
         assert_eq!(DType::U8.byte_len(&[usize::MAX, 2]), None);
         assert_eq!(DType::F64.byte_len(&[usize::MAX / 4]), None);
+        assert_eq!(DType::U8.byte_len(&[(1 << 62) + 1, 4]), None, "4 when the product wraps");
+        assert_eq!(DType::U8.byte_len(&[(1 << 61) + 4]), None, "4 when the bits wrap");
     }
 }

@@ -1,2 +1,10 @@
 //! Kimi's tokenizer, prompt and output parser; knows no tensors.
 #![forbid(unsafe_code)]
+
+mod error;
+pub mod parser;
+pub mod prompt;
+pub mod tokenizer;
+
+pub use error::TokenizerError;
+pub use tokenizer::{StreamDecoder, Tokenizer};

@@ -1,0 +1,60 @@
+//! Running requests to their end.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use kd_engine::{Engine, Event, FinishReason, StreamStats};
+
+use crate::generate::Prepared;
+use crate::interrupt;
+
+/// How one stream ended.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Outcome {
+    pub(crate) output_ids: Vec<u32>,
+    pub(crate) text: String,
+    pub(crate) reason: Option<FinishReason>,
+    pub(crate) error: Option<String>,
+    pub(crate) stats: StreamStats,
+    /// From the first submission to this stream's end.
+    pub(crate) elapsed: Duration,
+}
+
+/// Submits all requests and steps until all have ended; `on_text(stream, text)` hears of text as it comes.
+pub(crate) fn run(
+    engine: &mut Engine,
+    prepared: &[Prepared],
+    mut on_text: impl FnMut(usize, &str) -> anyhow::Result<()>,
+) -> anyhow::Result<Vec<Outcome>> {
+    let begin = Instant::now();
+    let mut outcomes = vec![Outcome::default(); prepared.len()];
+    let mut index = HashMap::new();
+    for (i, p) in prepared.iter().enumerate() {
+        let id = engine.submit(p.request.clone()).with_context(|| format!("stream {i}"))?;
+        index.insert(id, i);
+    }
+    while !engine.is_idle() {
+        interrupt::check()?;
+        for event in engine.step().events {
+            match event {
+                Event::Tokens { id, tokens, text } => {
+                    let i = index[&id];
+                    outcomes[i].output_ids.extend(tokens.iter().map(|t| t.token));
+                    outcomes[i].text.push_str(&text);
+                    on_text(i, &text)?;
+                }
+                Event::Finished { id, reason, stats } => {
+                    let outcome = &mut outcomes[index[&id]];
+                    (outcome.reason, outcome.stats, outcome.elapsed) = (Some(reason), stats, begin.elapsed());
+                }
+                Event::Failed { id, error, stats } => {
+                    let outcome = &mut outcomes[index[&id]];
+                    outcome.error = Some(error.to_string());
+                    (outcome.stats, outcome.elapsed) = (stats, begin.elapsed());
+                }
+            }
+        }
+    }
+    Ok(outcomes)
+}

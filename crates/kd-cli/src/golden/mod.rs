@@ -1,0 +1,26 @@
+//! `kd golden`: the engine's numbers for golden inputs, in the shape that the golden set's checker reads.
+
+mod drafter;
+mod model;
+mod record;
+mod sampling;
+
+use kd_model::{Drafter, Target};
+use kd_tensor::safetensors::SafeTensors;
+
+use crate::args::{Golden, GoldenArgs};
+use crate::models;
+
+pub(crate) fn run(args: &GoldenArgs) -> anyhow::Result<()> {
+    match &args.what {
+        Golden::Model { model, files } => {
+            let inputs = SafeTensors::open(&files.inputs)?;
+            model::run(&models::pool(files.threads)?, &Target::load(model)?, &inputs, &files.out)
+        }
+        Golden::Drafter { drafter, files } => {
+            let inputs = SafeTensors::open(&files.inputs)?;
+            drafter::run(&models::pool(files.threads)?, &Drafter::load(drafter)?, &inputs, &files.out)
+        }
+        Golden::Sampling { cases, out } => sampling::run(cases, out),
+    }
+}

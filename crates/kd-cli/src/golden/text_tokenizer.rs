@@ -1,0 +1,103 @@
+//! `kd golden text tokenizer`: fills in the ids and texts of a tokenizer case file.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use kd_text::{StreamDecoder, Tokenizer, tokenizer};
+use serde_json::{Map, Value};
+
+/// Reads `cases`, the golden set's shape with any subset of its sections and without the expected fields, and writes it
+/// to `out` with those fields computed by the tokenizer in the checkpoint directory `model`:
+/// `encode` gains `ids_special` and `ids_plain`, `decode` gains `text` and `skip_special`, `stream` gains `pieces` and
+/// `text`. Everything else is kept. The file appears whole or not at all.
+pub fn run(model: &Path, cases: &Path, out: &Path) -> Result<()> {
+    let tokenizer = Tokenizer::from_dir(model)?;
+    let file = fs::read(cases).with_context(|| format!("cannot read {}", cases.display()))?;
+    let mut cases_json: Value =
+        serde_json::from_slice(&file).with_context(|| format!("{} is not valid JSON", cases.display()))?;
+    fill(&tokenizer, &mut cases_json).with_context(|| format!("in {}", cases.display()))?;
+    write_atomically(out, &cases_json).with_context(|| format!("cannot write {}", out.display()))
+}
+
+fn fill(tokenizer: &Tokenizer, cases: &mut Value) -> Result<()> {
+    let sections = cases.as_object_mut().context("expected an object of sections at the top")?;
+    check_facts(tokenizer, sections)?;
+    let fillers: [(&str, Filler); 3] = [("encode", encode), ("decode", decode), ("stream", stream)];
+    for (section, filler) in fillers {
+        let Some(cases) = sections.get_mut(section) else { continue };
+        let cases = cases.as_array_mut().with_context(|| format!("{section}: expected an array"))?;
+        for (index, case) in cases.iter_mut().enumerate() {
+            let object = case.as_object_mut().context("expected an object");
+            object.and_then(|case| filler(tokenizer, case)).with_context(|| format!("{section}[{index}]"))?;
+        }
+    }
+    Ok(())
+}
+
+/// The file says what tokenizer it is for; another one would fill in numbers that mean nothing.
+fn check_facts(tokenizer: &Tokenizer, sections: &Map<String, Value>) -> Result<()> {
+    for (field, ours) in [
+        ("n_base", Value::from(tokenizer.base_vocab_size())),
+        ("vocab_size", Value::from(tokenizer.vocab_size())),
+        ("pattern", Value::from(tokenizer::pattern())),
+    ] {
+        match sections.get(field) {
+            Some(theirs) if *theirs != ours => {
+                bail!("{field} is {theirs}, but the tokenizer given by --model has {ours}")
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Computes the expected fields of one case.
+type Filler = fn(&Tokenizer, &mut Map<String, Value>) -> Result<()>;
+
+fn encode(tokenizer: &Tokenizer, case: &mut Map<String, Value>) -> Result<()> {
+    let text = case.get("text").and_then(Value::as_str).context("text: expected a string")?.to_owned();
+    case.insert("ids_special".into(), tokenizer.encode_with_special(&text)?.into());
+    case.insert("ids_plain".into(), tokenizer.encode_ordinary(&text)?.into());
+    Ok(())
+}
+
+fn decode(tokenizer: &Tokenizer, case: &mut Map<String, Value>) -> Result<()> {
+    let ids = ids(case)?;
+    case.insert("text".into(), tokenizer.decode(&ids, false)?.into());
+    case.insert("skip_special".into(), tokenizer.decode(&ids, true)?.into());
+    Ok(())
+}
+
+fn stream(tokenizer: &Tokenizer, case: &mut Map<String, Value>) -> Result<()> {
+    let mut decoder = StreamDecoder::new(tokenizer, false);
+    let mut pieces = ids(case)?.into_iter().map(|id| decoder.push(id)).collect::<Result<Vec<_>, _>>()?;
+    pieces.push(decoder.finish());
+    case.insert("text".into(), pieces.concat().into());
+    case.insert("pieces".into(), pieces.into());
+    Ok(())
+}
+
+fn ids(case: &Map<String, Value>) -> Result<Vec<u32>> {
+    let ids = case.get("ids").context("ids: missing")?;
+    serde_json::from_value(ids.clone()).context("ids: expected an array of token ids")
+}
+
+/// Writes beside `out` and renames, so that a reader never sees half a file.
+fn write_atomically(out: &Path, json: &Value) -> Result<()> {
+    let name = out.file_name().context("the path names no file")?;
+    let mut unfinished = name.to_owned();
+    unfinished.push(format!(".{}.tmp", std::process::id()));
+    let unfinished = out.with_file_name(unfinished);
+    let written = fs::File::create(&unfinished).and_then(|mut file| {
+        file.write_all(&serde_json::to_vec_pretty(json)?)?;
+        file.sync_all()?;
+        fs::rename(&unfinished, out)
+    });
+    if written.is_err() {
+        // Best effort: the error that matters is the one being returned.
+        let _ = fs::remove_file(&unfinished);
+    }
+    Ok(written?)
+}

@@ -1,0 +1,68 @@
+//! Finding and loading what the flags name.
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use kd_engine::Models;
+use kd_model::{Drafter, Target};
+use kd_tensor::Pool;
+use kd_text::{Tokenizer, TokenizerError};
+
+use crate::args::CommonArgs;
+
+/// Worker threads as asked for, or one for each CPU.
+pub(crate) fn pool(threads: Option<NonZeroUsize>) -> anyhow::Result<Pool> {
+    Ok(threads.map_or_else(Pool::available, Pool::new)?)
+}
+
+/// Loads target, drafter and tokenizer.
+pub(crate) fn load(args: &CommonArgs) -> anyhow::Result<Models> {
+    let demo = demo_pair();
+    let target_dir = match (&args.model, &demo) {
+        (Some(dir), _) => dir.clone(),
+        (None, Some(demo)) => demo.join("target"),
+        (None, None) => bail!("the demo pair (models/demo) was not found; name a checkpoint with --model DIR"),
+    };
+    let is_demo = demo.as_ref().is_some_and(|demo| same_folder(&demo.join("target"), &target_dir));
+    let demo_drafter = demo.filter(|_| is_demo).map(|demo| demo.join("drafter"));
+    let drafter_dir = args.drafter.clone().or(demo_drafter);
+    let target = Target::load(&target_dir)?;
+    if target.skipped().tensors > 0 && !args.quiet {
+        eprintln!("kd: skipped {} vision tensors: text only", target.skipped().tensors);
+    }
+    let drafter = drafter_dir.map(|dir| Drafter::load(&dir)).transpose()?;
+    let tokenizer = match Tokenizer::from_dir(&target_dir) {
+        Ok(tokenizer) => Some(tokenizer),
+        Err(TokenizerError::Missing { .. }) => None,
+        Err(error) => return Err(error).context("cannot load the tokenizer"),
+    };
+    Ok(Models { target: Arc::new(target), drafter: drafter.map(Arc::new), tokenizer })
+}
+
+/// The folder of the demo pair: beside the executable or above it, or above the current folder.
+fn demo_pair() -> Option<PathBuf> {
+    let executable = std::env::current_exe().ok();
+    let current = std::env::current_dir().ok();
+    let starts = executable.iter().chain(&current);
+    starts
+        .flat_map(|start| start.ancestors())
+        .map(|folder| folder.join("models/demo"))
+        .find(|demo| demo.join("target/config.json").is_file())
+}
+
+fn same_folder(a: &Path, b: &Path) -> bool {
+    matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
+}
+
+/// Every id that ends a generation: those of the configurations, and the tokenizer's `[EOS]` and `<|im_end|>`.
+pub(crate) fn eos_ids(models: &Models) -> Vec<u32> {
+    let mut ids = models.target.config().eos_token_ids.clone();
+    if let Some(tokenizer) = &models.tokenizer {
+        ids.extend(["[EOS]", "<|im_end|>"].into_iter().filter_map(|name| tokenizer.token_id(name)));
+    }
+    ids.sort_unstable();
+    ids.dedup();
+    ids
+}

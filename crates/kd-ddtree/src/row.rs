@@ -1,0 +1,159 @@
+//! Draft rows: the best tokens of one draft position with their log-probabilities.
+
+use crate::error::RowError;
+use crate::order::{from_ordered, to_ordered};
+use crate::scorer::Child;
+
+/// The best tokens of one draft position, best first; equal log-probabilities are ordered by token id.
+///
+/// A row never holds a token of probability zero, so it may be shorter than the `K` asked for.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct DraftRow {
+    children: Vec<Child>,
+}
+
+impl DraftRow {
+    /// The `k` best tokens of a whole row of logits `[vocab]`, with their log-softmax over the row.
+    ///
+    /// A NaN counts as minus infinity. `None` if the maximum is not finite (all impossible, or a `+inf`): nothing
+    /// can be concluded from such a row, and the tree must end before it. O(vocab) for any `k`.
+    pub fn from_logits(logits: &[f32], k: usize) -> Option<DraftRow> {
+        DraftRow::merge(&[RowShard::scan(logits, 0, k)], k)
+    }
+
+    /// The `k` best tokens of a row whose vocabulary is split over shards, in any order. As [`from_logits`]
+    /// (and up to the rounding of the normaliser equal to it), provided that each shard was scanned with at least
+    /// this `k`.
+    ///
+    /// [`from_logits`]: DraftRow::from_logits
+    pub fn merge(shards: &[RowShard], k: usize) -> Option<DraftRow> {
+        let max = shards.iter().map(|s| s.max).fold(f32::NEG_INFINITY, f32::max);
+        if !max.is_finite() {
+            return None;
+        }
+        let max = f64::from(max);
+        let sum: f64 = shards.iter().map(|s| s.sum * (f64::from(s.max) - max).exp()).sum();
+        let mut best: Vec<u64> = shards.iter().flat_map(|s| &s.best).copied().collect();
+        best.sort_unstable_by(|a, b| b.cmp(a));
+        let log_sum = sum.ln();
+        let children = best
+            .into_iter()
+            .take(k)
+            .map(|entry| Child {
+                token: token_of(entry),
+                logprob: (f64::from(logit_of(entry)) - max - log_sum) as f32,
+            })
+            .take_while(|child| child.logprob.is_finite())
+            .collect();
+        Some(DraftRow { children })
+    }
+
+    /// A row from a top-K found elsewhere (on a device, by a calibrator).
+    ///
+    /// The tokens must be distinct, as those of any top-K are; a repeated one would only cost a node that no walk
+    /// reaches.
+    ///
+    /// # Errors
+    /// If the lists differ in length, or the log-probabilities are not finite and descending.
+    pub fn from_top_k(tokens: &[u32], logprobs: &[f32]) -> Result<DraftRow, RowError> {
+        if tokens.len() != logprobs.len() {
+            return Err(RowError::Length { tokens: tokens.len(), logprobs: logprobs.len() });
+        }
+        let mut previous = f32::INFINITY;
+        for (rank, &value) in logprobs.iter().enumerate() {
+            if !value.is_finite() {
+                return Err(RowError::NotFinite { rank, value });
+            }
+            if value > previous {
+                return Err(RowError::NotDescending { rank, value, previous });
+            }
+            previous = value;
+        }
+        let children =
+            tokens.iter().zip(logprobs).map(|(&token, &logprob)| Child { token, logprob }).collect();
+        Ok(DraftRow { children })
+    }
+
+    /// The tokens with their log-probabilities, best first.
+    pub fn children(&self) -> &[Child] {
+        &self.children
+    }
+
+    /// The token at `rank`, counted from 0.
+    pub fn child(&self, rank: usize) -> Option<Child> {
+        self.children.get(rank).copied()
+    }
+}
+
+/// The rows of a drafted block `[depths, vocab]`, each cut to its `k` best tokens, up to the first one that
+/// [`DraftRow::from_logits`] refuses: the tree can be no deeper than the rows that mean something.
+///
+/// An incomplete last row and a vocabulary of 0 give no row.
+pub fn draft_rows(logits: &[f32], vocab: usize, k: usize) -> Vec<DraftRow> {
+    if vocab == 0 {
+        return Vec::new();
+    }
+    logits.chunks_exact(vocab).map_while(|row| DraftRow::from_logits(row, k)).collect()
+}
+
+/// What one vocabulary shard contributes to a draft row: its best tokens under their *global* ids and its part of
+/// the softmax normaliser.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RowShard {
+    /// (ordered logit, !token), best first: the integer order is logit descending, token ascending.
+    best: Vec<u64>,
+    max: f32,
+    /// Sum of exp(logit - max); 0 where `max` is not finite.
+    sum: f64,
+}
+
+impl RowShard {
+    /// Scans the logits of tokens `first_token..`, keeping the `k` best.
+    pub fn scan(logits: &[f32], first_token: u32, k: usize) -> RowShard {
+        let k = k.min(logits.len());
+        // Candidates gather in twice the room and are halved when it is full: O(vocab) in all. Later equals of
+        // the threshold have higher ids and lose; NaN and -inf never exceed it.
+        let room = 2 * k.max(32);
+        let mut best = Vec::with_capacity(room.min(logits.len()));
+        let mut threshold = f32::NEG_INFINITY;
+        let mut max = f32::NEG_INFINITY;
+        for (token, &logit) in (first_token..=u32::MAX).zip(logits) {
+            if logit > threshold {
+                max = max.max(logit);
+                best.push(pack(logit, token));
+                if best.len() == room {
+                    threshold = keep_best(&mut best, k).unwrap_or(max);
+                }
+            }
+        }
+        keep_best(&mut best, k);
+        best.sort_unstable_by(|a, b| b.cmp(a));
+        let sum = if max.is_finite() {
+            logits.iter().filter(|x| !x.is_nan()).map(|&x| f64::from((x - max).exp())).sum()
+        } else {
+            0.0
+        };
+        RowShard { best, max, sum }
+    }
+}
+
+/// Cuts the list to its `k` largest entries and returns the smallest logit kept.
+fn keep_best(best: &mut Vec<u64>, k: usize) -> Option<f32> {
+    if best.len() > k && k > 0 {
+        best.select_nth_unstable_by(k - 1, |a, b| b.cmp(a));
+    }
+    best.truncate(k);
+    (best.len() == k).then(|| best.last().copied().map(logit_of)).flatten()
+}
+
+fn pack(logit: f32, token: u32) -> u64 {
+    u64::from(to_ordered(logit)) << 32 | u64::from(!token)
+}
+
+fn logit_of(entry: u64) -> f32 {
+    from_ordered((entry >> 32) as u32)
+}
+
+fn token_of(entry: u64) -> u32 {
+    !(entry as u32)
+}

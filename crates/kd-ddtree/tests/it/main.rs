@@ -1,0 +1,10 @@
+//! What must be true of draft trees: goldens, properties and faults seen in other engines.
+
+mod alloc;
+mod common;
+mod faults;
+mod forest;
+mod golden;
+mod optimal;
+mod row;
+mod tree;
