@@ -13,5 +13,5 @@ mod rope;
 pub use batch::{Ancestors, Mask, Segment, positions, rows};
 pub use drafter::{BlockSegment, GqaConfig, attend_block};
 pub use mla::{Mla, MlaConfig, QueryProjection};
-pub use pages::{PAGE_TOKENS, PageId, PagedCache};
+pub use pages::{CacheError, PAGE_TOKENS, PageId, PagedCache};
 pub use rope::{Rope, RopeTable, Yarn};

@@ -1,6 +1,8 @@
 //! Paged caches of committed tokens.
 
+use bytemuck::allocation::try_zeroed_vec;
 use kd_tensor::Matrix;
+use thiserror::Error;
 
 /// Tokens in one page.
 pub const PAGE_TOKENS: usize = 64;
@@ -8,6 +10,22 @@ pub const PAGE_TOKENS: usize = 64;
 /// Index of a page in its cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PageId(pub u32);
+
+/// A cache that the memory does not hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error(
+    "out of memory: a cache of {pages} pages of {PAGE_TOKENS} tokens, {layers} layers and {width} values needs {:.1} GiB; \
+     ask for a shorter context or fewer streams",
+    *layers as f64 * *pages as f64 * (PAGE_TOKENS * 4) as f64 * *width as f64 / (1u64 << 30) as f64
+)]
+pub struct CacheError {
+    /// Layers.
+    pub layers: usize,
+    /// Pages.
+    pub pages: usize,
+    /// Values a token and layer.
+    pub width: usize,
+}
 
 /// f32 vectors of one width for every (layer, token), in pages of [`PAGE_TOKENS`] tokens.
 ///
@@ -24,8 +42,26 @@ pub struct PagedCache {
 
 impl PagedCache {
     /// A cache of `pages` pages. The memory is taken as pages are first written.
+    ///
+    /// # Panics
+    /// If the system has no such memory to give; where the sizes come from outside, use [`PagedCache::try_new`].
     pub fn new(layers: usize, pages: usize, width: usize) -> Self {
-        Self { layers, pages, width, data: vec![0.0; layers * pages * PAGE_TOKENS * width] }
+        Self::try_new(layers, pages, width).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// As [`PagedCache::new`].
+    ///
+    /// # Errors
+    /// [`CacheError`] if the system has no such memory to give.
+    pub fn try_new(layers: usize, pages: usize, width: usize) -> Result<Self, CacheError> {
+        let too_large = || CacheError { layers, pages, width };
+        // Page ids are 32 bits wide.
+        if u32::try_from(pages).is_err() {
+            return Err(too_large());
+        }
+        let values = [pages, PAGE_TOKENS, width].into_iter().try_fold(layers, usize::checked_mul);
+        let data = try_zeroed_vec(values.ok_or_else(too_large)?).map_err(|()| too_large())?;
+        Ok(Self { layers, pages, width, data })
     }
 
     /// Number of layers.

@@ -33,6 +33,10 @@ pub(crate) enum Verb {
     Chat(Box<ChatArgs>),
     /// Draw one round's draft tree and what the target accepted of it.
     Tree(Box<TreeArgs>),
+    /// Look at a checkpoint: constants, tensors, memory per rank, and what would be refused.
+    Inspect(InspectArgs),
+    /// Look at this machine: CPU, memory, disk, driver, GPUs, kernels.
+    Doctor(DoctorArgs),
     /// Write the engine's numbers for golden inputs.
     Golden(GoldenArgs),
 }
@@ -259,6 +263,39 @@ pub(crate) struct ChatArgs {
     pub(crate) template: TemplateArgs,
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct InspectArgs {
+    /// Checkpoint folder of a target or a drafter.
+    #[arg(value_name = "DIR")]
+    pub(crate) dir: PathBuf,
+    /// Ranks to compute the memory for.
+    #[arg(
+        long,
+        visible_alias = "tensor-parallel-size",
+        env = "KD_TP",
+        value_name = "N,…",
+        value_delimiter = ',',
+        default_value = "1,2,4,8"
+    )]
+    pub(crate) tp: Vec<NonZeroUsize>,
+    /// Memory of one card in GiB.
+    #[arg(long, env = "KD_CARD_GB", value_name = "GB", default_value_t = 96.0)]
+    pub(crate) card_gb: f64,
+    /// Print one JSON object.
+    #[arg(long, env = "KD_JSON", value_parser = BoolishValueParser::new())]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Model folder whose disk is measured [default: the demo pair].
+    #[arg(long, env = "KD_MODEL", value_name = "DIR")]
+    pub(crate) model: Option<PathBuf>,
+    /// Print one JSON object.
+    #[arg(long, env = "KD_JSON", value_parser = BoolishValueParser::new())]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]

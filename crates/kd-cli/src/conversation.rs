@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, anyhow};
+use anyhow::anyhow;
 use kd_text::Tokenizer;
 use kd_text::prompt::{
     ChatTemplate, ControlStrings, Conversation, RenderOptions, UserControls, encode_segments,
@@ -62,6 +62,6 @@ impl Renderer {
 
 /// Reads a messages file.
 pub(crate) fn read(path: &PathBuf) -> anyhow::Result<(Conversation, RenderOptions)> {
-    let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let bytes = crate::input::bytes(path)?;
     Conversation::from_json(&bytes).map_err(|e| anyhow!("{}: {e}", path.display()))
 }

@@ -1,11 +1,17 @@
 //! The `kd` command.
 #![forbid(unsafe_code)]
 
+#[macro_use]
+mod say;
+
 mod args;
 mod chat;
 mod conversation;
+mod doctor;
 mod generate;
 mod golden;
+mod input;
+mod inspect;
 mod interrupt;
 mod models;
 mod tree;
@@ -41,16 +47,21 @@ impl std::fmt::Display for Interrupted {
 impl std::error::Error for Interrupted {}
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    let result = match cli.verb() {
+    kd_tensor::guard::install();
+    match interrupt::install().and_then(|()| run(Cli::parse().verb())) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => exit_code(&error),
+    }
+}
+
+fn run(verb: Verb) -> anyhow::Result<()> {
+    match verb {
         Verb::Generate(args) => generate::run(&args),
         Verb::Chat(args) => chat::run(&args),
         Verb::Tree(args) => tree::run(&args),
+        Verb::Inspect(args) => inspect::run(&args),
+        Verb::Doctor(args) => doctor::run(&args),
         Verb::Golden(args) => golden::run(&args),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => exit_code(&error),
     }
 }
 
@@ -62,7 +73,7 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
     if error.is::<Interrupted>() {
         return ExitCode::from(130);
     }
-    eprintln!("kd: {error:#}");
+    say!("kd: {error:#}");
     ExitCode::from(if error.is::<UsageError>() { 2 } else { 1 })
 }
 

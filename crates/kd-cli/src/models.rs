@@ -53,7 +53,7 @@ pub(crate) fn load(args: &CommonArgs) -> anyhow::Result<Loaded> {
     let target = Target::load(&target_dir)?;
     let skipped = target.skipped().tensors;
     if skipped > 0 && !args.quiet {
-        eprintln!("kd: skipped {skipped} vision tensors: text only");
+        say!("kd: skipped {skipped} vision tensors: text only");
     }
     let drafter = drafter_dir.map(|dir| Drafter::load(&dir)).transpose()?;
     let tokenizer = match Tokenizer::from_dir(&target_dir) {
@@ -66,7 +66,7 @@ pub(crate) fn load(args: &CommonArgs) -> anyhow::Result<Loaded> {
 }
 
 /// The folder of the demo pair: beside the executable or above it, or above the current folder.
-fn demo_pair() -> Option<PathBuf> {
+pub(crate) fn demo_pair() -> Option<PathBuf> {
     let executable = std::env::current_exe().ok();
     let current = std::env::current_dir().ok();
     let starts = executable.iter().chain(&current);

@@ -11,7 +11,6 @@ use crate::args::TreeArgs;
 use crate::{generate, interrupt, models};
 
 pub(crate) fn run(args: &TreeArgs) -> anyhow::Result<()> {
-    interrupt::install()?;
     let loaded = models::load(&args.common)?;
     if loaded.models.drafter.is_none() {
         bail!("there is no drafter, so there are no trees; name one with --drafter DIR");
@@ -21,6 +20,7 @@ pub(crate) fn run(args: &TreeArgs) -> anyhow::Result<()> {
     let pool = models::pool(args.common.threads)?;
     let mut engine = generate::engine(loaded.models, pool, std::slice::from_ref(&request))?;
     engine.submit(request)?;
+    interrupt::heed();
     let mut rounds = 0;
     while !engine.is_idle() {
         interrupt::check()?;

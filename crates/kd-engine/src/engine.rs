@@ -80,15 +80,15 @@ impl Engine {
     /// An engine without requests.
     ///
     /// # Errors
-    /// If drafter and target do not fit together.
+    /// If drafter and target do not fit together, or the caches do not fit in memory.
     pub fn new(models: Models, pool: Pool, options: EngineOptions) -> Result<Self, EngineError> {
         if let Some(drafter) = &models.drafter {
             fits(&models.target, drafter)?;
         }
         let pages = PagedCache::pages_for(options.cache_tokens);
         Ok(Self {
-            latents: models.target.new_cache(pages),
-            context: models.drafter.as_ref().map(|drafter| drafter.new_cache(pages)),
+            latents: models.target.new_cache(pages)?,
+            context: models.drafter.as_ref().map(|drafter| drafter.new_cache(pages)).transpose()?,
             allocator: PageAllocator::new(pages),
             waiting: VecDeque::new(),
             running: Vec::new(),

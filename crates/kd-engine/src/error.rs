@@ -21,6 +21,9 @@ pub enum EngineError {
         /// The target's value or limit.
         target: usize,
     },
+    /// The caches do not fit in memory.
+    #[error(transparent)]
+    Memory(#[from] kd_attn::CacheError),
 }
 
 /// A request that the engine does not take.

@@ -88,7 +88,7 @@ impl Bundle {
     /// # Errors
     /// A file that cannot be read, or that is no whole bundle of this format.
     pub fn open(path: &Path) -> Result<Self, KernelError> {
-        let bytes = std::fs::read(path)
+        let bytes = kd_tensor::file::read_limited(path, MOST_PAYLOAD)
             .map_err(|error| KernelError::BadBundle { path: path.to_owned(), what: error.to_string() })?;
         Self::parse(path, &bytes)
     }

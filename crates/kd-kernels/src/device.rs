@@ -136,7 +136,7 @@ fn usable_driver(version: i32) -> Result<(), KernelError> {
     Err(KernelError::DriverTooOld { found: spell(version), needed: spell(NEEDED) })
 }
 
-fn arch_of(device: &str, major: i32, minor: i32) -> Result<&'static str, KernelError> {
+pub(crate) fn arch_of(device: &str, major: i32, minor: i32) -> Result<&'static str, KernelError> {
     let runs = |(_, image_major, minors): &&(&str, i32, std::ops::RangeInclusive<i32>)| {
         *image_major == major && minors.contains(&minor)
     };

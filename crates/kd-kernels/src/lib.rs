@@ -13,6 +13,7 @@ mod error;
 #[rustfmt::skip]
 mod generated;
 mod launch;
+pub mod probe;
 mod search;
 pub mod selftest;
 pub mod testing;

@@ -1,6 +1,6 @@
 //! Where bundles are looked for.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::KernelError;
 
@@ -32,6 +32,18 @@ impl Search {
         Self { places }
     }
 
+    /// Every bundle in these places, in order of place and name.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let mut files: Vec<PathBuf> = Vec::new();
+        for place in &self.places {
+            let mut here = if place.is_file() { vec![place.clone()] } else { bundles_in(place) };
+            here.sort_unstable();
+            here.retain(|file| !files.contains(file));
+            files.extend(here);
+        }
+        files
+    }
+
     /// The bundle of `profile` for image architecture `arch`.
     ///
     /// # Errors
@@ -49,4 +61,13 @@ impl Search {
         let arch = arch.replace("compute_", "sm_");
         Err(KernelError::BundleMissing { file, searched, profile: profile.to_owned(), arch })
     }
+}
+
+/// A folder that cannot be listed has none.
+fn bundles_in(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|ext| ext == "kdb"))
+        .collect()
 }

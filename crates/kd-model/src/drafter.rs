@@ -4,7 +4,7 @@
 //! keys and values of every layer (arXiv 2602.06036). The block is the bonus token followed by masks; row `k` predicts
 //! the token at its own position.
 
-use kd_attn::{BlockSegment, GqaConfig, PagedCache, Rope, RopeTable, attend_block};
+use kd_attn::{BlockSegment, CacheError, GqaConfig, PagedCache, Rope, RopeTable, attend_block};
 use kd_moe::Mlp;
 use kd_tensor::ops::{TokenOutOfRange, add_assign, embed, rms_norm_in_place, rms_norm_rows};
 use kd_tensor::{Bf16Matrix, Matrix, Pool, View, linear};
@@ -93,9 +93,12 @@ impl Drafter {
     }
 
     /// A cache for `pages` pages of this drafter's context.
-    pub fn new_cache(&self, pages: usize) -> PagedCache {
+    ///
+    /// # Errors
+    /// [`CacheError`] if they do not fit in memory.
+    pub fn new_cache(&self, pages: usize) -> Result<PagedCache, CacheError> {
         let width = self.layers.first().map_or(0, |layer| layer.shape.cache_width());
-        PagedCache::new(self.layers.len(), pages, width)
+        PagedCache::try_new(self.layers.len(), pages, width)
     }
 
     /// Context keys and values of committed tokens from their taps `[tokens, taps · hidden]`: a matrix

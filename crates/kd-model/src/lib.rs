@@ -5,11 +5,13 @@ pub mod checkpoint;
 pub mod config;
 mod drafter;
 mod error;
+mod inventory;
 mod load;
 mod target;
 mod trace;
 
 pub use drafter::{Draft, Drafter, Lent};
 pub use error::{ConfigError, ConfigProblem, ModelError};
+pub use inventory::{Split, TensorSpec};
 pub use target::{Forward, Target};
 pub use trace::{OpCounter, Trace};

@@ -1,6 +1,6 @@
 //! The K2.6 target: a DeepSeek-V3 decoder with MLA and INT4 experts.
 
-use kd_attn::{Mla, PagedCache, Rope, Segment, positions, rows};
+use kd_attn::{CacheError, Mla, PagedCache, Rope, Segment, positions, rows};
 use kd_moe::{Mlp, Moe, Router};
 use kd_tensor::ops::{TokenOutOfRange, add_assign, embed, rms_norm_rows};
 use kd_tensor::{Bf16Matrix, Matrix, Pool, linear};
@@ -82,8 +82,11 @@ impl Target {
     }
 
     /// A cache for `pages` pages of this model's latents.
-    pub fn new_cache(&self, pages: usize) -> PagedCache {
-        PagedCache::new(self.layers.len(), pages, self.config.cache_width())
+    ///
+    /// # Errors
+    /// [`CacheError`] if they do not fit in memory.
+    pub fn new_cache(&self, pages: usize) -> Result<PagedCache, CacheError> {
+        PagedCache::try_new(self.layers.len(), pages, self.config.cache_width())
     }
 
     /// Runs `tokens` through all layers in one pass: the rows of the first segment, then those of the next.

@@ -6,6 +6,8 @@
 //! rows there are, of its neighbours and of the number of threads.
 
 pub mod dtype;
+pub mod file;
+pub mod guard;
 pub mod int4;
 pub mod linear;
 pub mod matrix;

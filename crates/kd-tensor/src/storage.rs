@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io;
 use std::marker::PhantomData;
 use std::ops::{Deref, Range};
+use std::path::Path;
 use std::sync::Arc;
 
 use memmap2::Mmap;
@@ -17,20 +18,32 @@ compile_error!("kd-tensor reads little-endian checkpoints in place and supports 
 
 /// A read-only memory map of a whole file, shared by every [`Storage`] that looks into it.
 #[derive(Clone)]
-pub(crate) struct FileMap(Arc<Mmap>);
+pub(crate) struct FileMap(Arc<Watched>);
+
+/// A map, and its file's name for [`crate::guard`].
+struct Watched {
+    map: Mmap,
+    #[cfg(unix)]
+    _watch: crate::guard::Watch,
+}
 
 impl FileMap {
-    pub(crate) fn new(file: &File) -> io::Result<Self> {
+    pub(crate) fn new(file: &File, path: &Path) -> io::Result<Self> {
         // SAFETY: the map is read-only and private to this process, so no Rust code writes through it. Another
         // process that changes the file under a running engine changes values (every bit pattern is a valid `Element`)
-        // or, by truncating it, ends this process with SIGBUS; checkpoints are immutable while they are in use, and
-        // this crate itself replaces files only by renaming a new one over them.
+        // or, by truncating it, raises SIGBUS, which ends this process (`guard`: with an error line that names the
+        // file); checkpoints are immutable while they are in use, and this crate itself replaces files only by renaming
+        // a new one over them.
         let map = unsafe { Mmap::map(file)? };
-        Ok(Self(Arc::new(map)))
+        Ok(Self(Arc::new(Watched {
+            #[cfg(unix)]
+            _watch: crate::guard::Watch::new(&map, path),
+            map,
+        })))
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
-        &self.0
+        &self.0.map
     }
 }
 
@@ -126,7 +139,7 @@ mod tests {
     fn map_of(bytes: &[u8]) -> FileMap {
         let mut file = tempfile::tempfile().expect("temporary file");
         file.write_all(bytes).expect("written");
-        FileMap::new(&file).expect("mapped")
+        FileMap::new(&file, Path::new("test")).expect("mapped")
     }
 
     #[test]

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod file;
 pub mod parser;
 pub mod prompt;
 pub mod tokenizer;

@@ -13,27 +13,27 @@ use rustyline::{Config, DefaultEditor};
 use serde_json::{Map, Value};
 
 use crate::args::ChatArgs;
-use crate::{conversation, interrupt, models};
+use crate::{conversation, input, interrupt, models};
 use session::Session;
 
 const HELP: &str = "/reset  forget the conversation   /exit or Ctrl-D  leave   Ctrl-C  stop the answer";
 
 pub(crate) fn run(args: &ChatArgs) -> anyhow::Result<()> {
-    interrupt::install()?;
     let loaded = models::load(&args.common)?;
     let renderer = loaded.renderer(&args.template)?;
     let (conversation, options) = opening(args)?;
     let request = crate::generate::request(&args.sampling, &loaded, Vec::new())?;
     let pool = models::pool(args.common.threads)?;
     if !args.common.quiet {
-        eprintln!("kd: {} on the CPU with {} threads", models::describe(&loaded.models), pool.threads());
-        eprintln!("kd: {}; {HELP}", renderer.describe());
+        say!("kd: {} on the CPU with {} threads", models::describe(&loaded.models), pool.threads());
+        say!("kd: {}; {HELP}", renderer.describe());
     }
     let context = loaded.models.target.config().max_position_embeddings;
     let limits = EngineOptions { max_streams: 1, cache_tokens: context, ..EngineOptions::default() };
     let engine = Engine::new(loaded.models, pool, limits)?;
     let mut session = Session::new(args, engine, renderer, request, conversation.clone(), options);
 
+    interrupt::heed();
     let mut editor = DefaultEditor::with_config(Config::builder().auto_add_history(true).build())?;
     // A conversation that ends with the user's turn (or a tool's) is answered before anything is asked.
     if conversation.messages.last().is_some_and(|m| matches!(m.role, Role::User | Role::Tool)) {
@@ -43,7 +43,7 @@ pub(crate) fn run(args: &ChatArgs) -> anyhow::Result<()> {
         let line = match editor.readline("> ") {
             Ok(line) => line,
             Err(ReadlineError::Interrupted) => {
-                eprintln!("({HELP})");
+                say!("({HELP})");
                 interrupt::take();
                 continue;
             }
@@ -53,7 +53,7 @@ pub(crate) fn run(args: &ChatArgs) -> anyhow::Result<()> {
         match line.trim() {
             "" => {}
             "/exit" | "/quit" => return Ok(()),
-            "/help" => println!("{HELP}"),
+            "/help" => say!("{HELP}"),
             "/reset" => session.reset(conversation.clone()),
             text => {
                 session.say(Message::new(Role::User, text));
@@ -108,7 +108,7 @@ fn opening(args: &ChatArgs) -> anyhow::Result<(Conversation, RenderOptions)> {
 
 fn read_tools(path: &Path) -> anyhow::Result<Vec<Value>> {
     let read = || -> anyhow::Result<Vec<Value>> {
-        let tools: Value = serde_json::from_slice(&std::fs::read(path)?)?;
+        let tools: Value = serde_json::from_slice(&input::bytes(path)?)?;
         let body =
             Map::from_iter([("messages".to_owned(), Value::Array(Vec::new())), ("tools".to_owned(), tools)]);
         Ok(Conversation::from_request(&body)?.0.tools)

@@ -64,7 +64,7 @@ impl<'a> Session<'a> {
         let id = match submitted {
             Ok(id) => id,
             Err(error) => {
-                eprintln!("kd: {error:#}");
+                say!("kd: {error:#}");
                 self.withdraw();
                 return Ok(Vec::new());
             }
@@ -134,12 +134,12 @@ impl<'a> Session<'a> {
 
     fn report(&self, outcome: &Outcome, finish: Finish) {
         if let Some(error) = &outcome.error {
-            eprintln!("kd: {error}");
+            say!("kd: {error}");
         } else if finish == Finish::Length {
-            eprintln!("kd: the answer reached its limit of tokens");
+            say!("kd: the answer reached its limit of tokens");
         }
         if !self.args.common.quiet && outcome.stats.generated > 0 {
-            eprintln!("kd: {}", summary("answer", std::slice::from_ref(outcome)));
+            say!("kd: {}", summary("answer", std::slice::from_ref(outcome)));
         }
     }
 }

@@ -19,14 +19,14 @@ pub(crate) use run::Outcome;
 const SAMPLE_PROMPT: &str = "// itoa/src/lib.rs\n/// Writes an integer";
 
 pub(crate) fn run(args: &GenerateArgs) -> anyhow::Result<()> {
-    interrupt::install()?;
     let loaded = models::load(&args.common)?;
     let requests = prompts::prepare(args, &loaded)?;
     let pool = models::pool(args.common.threads)?;
     if !args.common.quiet {
-        eprintln!("kd: {} on the CPU with {} threads", models::describe(&loaded.models), pool.threads());
+        say!("kd: {} on the CPU with {} threads", models::describe(&loaded.models), pool.threads());
     }
     let mut engine = engine(loaded.models, pool, &requests)?;
+    interrupt::heed();
     let printer = output::Printer::new(args, &requests);
     printer.prompt(&engine)?;
     let outcomes = run::run(&mut engine, &requests, |text| printer.text(text))?;

@@ -56,7 +56,7 @@ impl<'a> Printer<'a> {
         }
         for (i, outcome) in outcomes.iter().enumerate() {
             if let Some(error) = &outcome.error {
-                eprintln!("kd: stream {i}: {error}");
+                say!("kd: stream {i}: {error}");
             }
         }
         if !self.args.common.quiet {
@@ -104,12 +104,12 @@ impl<'a> Printer<'a> {
     fn report(&self, outcomes: &[Outcome], plain: Option<&[Outcome]>) {
         if self.args.sampling.seed.is_none() {
             if let Some(request) = self.requests.iter().find(|r| r.params.temperature > 0.0) {
-                eprintln!("kd: seed {}", request.params.seed);
+                say!("kd: seed {}", request.params.seed);
             }
         }
-        eprintln!("kd: {}", summary(if plain.is_some() { "speculative" } else { "generated" }, outcomes));
+        say!("kd: {}", summary(if plain.is_some() { "speculative" } else { "generated" }, outcomes));
         if let Some(plain) = plain {
-            eprintln!("kd: {}", summary("plain", plain));
+            say!("kd: {}", summary("plain", plain));
         }
     }
 }

@@ -13,12 +13,16 @@ use crate::UsageError;
 use crate::args::{Bos, GenerateArgs, PromptArgs, SamplingArgs};
 use crate::conversation;
 use crate::generate::SAMPLE_PROMPT;
+use crate::input;
 use crate::models::{Loaded, eos_ids};
 
 /// Budget until an automatic one exists.
 const DEFAULT_BUDGET: usize = 16;
 /// Tokens of an answer unless asked for otherwise.
 const DEFAULT_MAX_TOKENS: usize = 128;
+
+/// Most copies of a prompt.
+const MAX_STREAMS: u32 = 65_536;
 
 /// One line of a prompts file: a prompt in one of three forms, and sampling fields in place of the flags.
 #[derive(Debug, Deserialize)]
@@ -61,10 +65,12 @@ pub(crate) fn prepare(args: &GenerateArgs, loaded: &Loaded) -> anyhow::Result<Ve
         let ids = prompt_ids(&args.prompt, loaded)?;
         let request = request(&args.sampling, loaded, ids)?;
         let streams =
-            u32::try_from(args.streams.get()).map_err(|_| UsageError("--streams is too large".into()))?;
+            u32::try_from(args.streams.get()).ok().filter(|&n| n <= MAX_STREAMS).ok_or_else(|| {
+                UsageError(format!("--streams is {}, but must be at most {MAX_STREAMS}", args.streams))
+            })?;
         return Ok((0..streams).map(|choice| Request { choice, ..request.clone() }).collect());
     };
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text = input::text(path)?;
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let requests: Vec<Request> = lines
         .map(|(i, line)| from_line(args, loaded, line).with_context(|| place(path, i + 1)))
@@ -142,7 +148,9 @@ pub(crate) fn prompt_ids(args: &PromptArgs, loaded: &Loaded) -> anyhow::Result<V
     let text = match args.prompt.as_deref() {
         Some("-") => {
             let mut bytes = Vec::new();
-            std::io::stdin().read_to_end(&mut bytes).context("cannot read the prompt from stdin")?;
+            let limit = kd_text::tokenizer::MAX_INPUT_BYTES as u64;
+            let mut stdin = std::io::stdin().lock().take(limit + 1);
+            stdin.read_to_end(&mut bytes).context("cannot read the prompt from stdin")?;
             String::from_utf8(bytes).context("the prompt on stdin is not UTF-8")?
         }
         Some(text) => text.to_owned(),

@@ -50,17 +50,17 @@ struct Sequence<'a> {
 }
 
 impl<'a> Sequence<'a> {
-    fn new(pool: &'a Pool, target: &'a Target, tokens: usize) -> Self {
+    fn new(pool: &'a Pool, target: &'a Target, tokens: usize) -> anyhow::Result<Self> {
         let pages = PagedCache::pages_for(tokens);
-        Self {
+        Ok(Self {
             pool,
             target,
-            cache: target.new_cache(pages),
+            cache: target.new_cache(pages)?,
             table: (0..pages as u32).map(PageId).collect(),
             committed: 0,
             recorder: Recorder::default(),
             latents: Vec::new(),
-        }
+        })
     }
 
     fn pass(&mut self, tokens: &[u32], mask: Mask<'_>) -> anyhow::Result<Forward> {
@@ -139,7 +139,7 @@ fn write_case(
     arrays: &mut Arrays,
 ) -> anyhow::Result<()> {
     ensure!(!ids.is_empty(), "input_ids is empty");
-    let mut sequence = Sequence::new(pool, target, ids.len());
+    let mut sequence = Sequence::new(pool, target, ids.len())?;
     sequence.read(ids)?;
     let long = name == LONG.0;
     let first = if long { ids.len().saturating_sub(LONG.1) } else { 0 };
@@ -165,7 +165,7 @@ fn write_greedy(
     let longest = prompt.len().checked_add(steps).context("steps is too large")?;
     let limit = target.config().max_position_embeddings;
     ensure!(longest <= limit, "prompt and {steps} steps are longer than the context of {limit}");
-    let mut sequence = Sequence::new(pool, target, longest);
+    let mut sequence = Sequence::new(pool, target, longest)?;
     let mut pass = sequence.read(prompt)?.context("prompt_ids is empty")?;
     let (mut output, mut all, mut margins) = (Vec::new(), Vec::new(), Vec::new());
     for step in 0..steps {
@@ -211,7 +211,7 @@ fn write_tree(
 ) -> anyhow::Result<()> {
     let (&root, committed) = prefix.split_last().context("prefix_ids is empty")?;
     let (tree, order) = Tree::from_parents(tokens, parents)?;
-    let mut sequence = Sequence::new(pool, target, prefix.len());
+    let mut sequence = Sequence::new(pool, target, prefix.len())?;
     sequence.read(committed)?;
     (sequence.recorder, sequence.latents) = (Recorder::default(), Vec::new());
     let masks: Vec<[u64; 2]> = (1..=tree.len()).map(|row| tree.mask(row)).collect();

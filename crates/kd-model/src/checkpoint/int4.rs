@@ -37,9 +37,7 @@ impl Checkpoint {
         let packed = self.take(&format!("{module}.weight_packed"), &[out, columns / PER_WORD])?;
         let scale_name = format!("{module}.weight_scale");
         let scales: Storage<bf16> = self.take(&scale_name, &[out, columns / GROUP_SIZE])?;
-        if let Some(index) = scales.iter().position(|scale| !scale.is_finite()) {
-            return Err(self.bad_value(&scale_name, index, scales[index].to_string(), "a finite scale"));
-        }
+        self.require_finite(&scale_name, scales.iter().map(|scale| scale.to_f32()))?;
         Ok(Int4Tensor { out, columns, packed, scales })
     }
 
@@ -62,6 +60,21 @@ impl Checkpoint {
             }
         }
         Ok(())
+    }
+
+    /// Refuses NaN and infinities among the values of a tensor.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Value`] naming the first of them.
+    pub fn require_finite(
+        &self,
+        name: &str,
+        values: impl IntoIterator<Item = f32>,
+    ) -> Result<(), CheckpointError> {
+        match values.into_iter().enumerate().find(|(_, value)| !value.is_finite()) {
+            None => Ok(()),
+            Some((index, value)) => Err(self.bad_value(name, index, value.to_string(), "a finite number")),
+        }
     }
 
     pub(super) fn bad_value(

@@ -97,7 +97,7 @@ impl DrafterConfig {
         let num_target_layers =
             in_either(both, "num_target_layers", |place, key| place.size_or_none(key, 1..=limit::LAYERS))?;
         let num_hidden_layers = top.size("num_hidden_layers", 1..=limit::LAYERS)?;
-        let eps = "a number between 0 and 1";
+        let eps = format!("a number from {:e} to 1, 1 excluded", limit::SMALLEST);
         Ok(Self {
             hidden_size,
             intermediate_size: top.size("intermediate_size", 1..=limit::WIDTH)?,
@@ -107,8 +107,8 @@ impl DrafterConfig {
             vocab_size,
             draft_vocab_size,
             rms_norm_eps: top
-                .real("rms_norm_eps", eps, |eps| eps > 0.0 && eps < 1.0)?
-                .ok_or_else(|| top.missing("rms_norm_eps", eps))?,
+                .real("rms_norm_eps", &eps, |eps| eps >= limit::SMALLEST && eps < 1.0)?
+                .ok_or_else(|| top.missing("rms_norm_eps", &eps))?,
             max_position_embeddings: top.size("max_position_embeddings", 1..=limit::POSITIONS)?,
             rope: rope::read(&[&top], head_dim)?,
             block_size,

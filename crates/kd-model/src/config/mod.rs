@@ -35,4 +35,10 @@ mod limit {
     pub(super) const EXPERTS: usize = 1 << 16;
     pub(super) const SHARED_EXPERTS: usize = 1 << 6;
     pub(super) const POSITIONS: usize = 1 << 31;
+
+    /// Reals that multiply or divide activations: inside these bounds nothing derived from one leaves f32.
+    pub(super) const SMALLEST: f64 = 1e-12;
+    pub(super) const LARGEST: f64 = 1e12;
+    /// Strength of a YaRN temperature; published files say 1 or less.
+    pub(super) const STRENGTH: f64 = 100.0;
 }

@@ -2,6 +2,7 @@
 
 use serde_json::json;
 
+use super::limit;
 use super::section::{Section, agreed};
 use crate::error::ConfigProblem;
 
@@ -75,7 +76,8 @@ pub(super) fn read(places: &[&Section<'_>], dim: usize) -> Result<RopeConfig, Co
 }
 
 fn theta(section: &Section<'_>) -> Result<Option<f64>, ConfigProblem> {
-    section.real("rope_theta", "a number above 1", |theta| theta > 1.0)
+    let expected = format!("a number above 1, at most {:e}", limit::LARGEST);
+    section.real("rope_theta", &expected, |theta| theta > 1.0 + limit::SMALLEST && theta <= limit::LARGEST)
 }
 
 /// `None` for the type `default`, which scales nothing.
@@ -115,18 +117,22 @@ fn scaling(section: &Section<'_>) -> Result<Option<Yarn>, ConfigProblem> {
 }
 
 fn yarn(section: &Section<'_>) -> Result<Yarn, ConfigProblem> {
+    let (smallest, largest) = (limit::SMALLEST, limit::LARGEST);
+    let expected = format!("a number from 1 to {largest:e}");
     let factor = section
-        .real("factor", "a number of at least 1", |factor| factor >= 1.0)?
-        .ok_or_else(|| section.missing("factor", "a number of at least 1"))?;
-    let original_max_position = section.size("original_max_position_embeddings", 1..=1 << 31)?;
-    let positive = |key| section.real(key, "a number above 0", |value| value > 0.0);
+        .real("factor", &expected, |factor| (1.0..=largest).contains(&factor))?
+        .ok_or_else(|| section.missing("factor", &expected))?;
+    let original_max_position = section.size("original_max_position_embeddings", 1..=limit::POSITIONS)?;
+    let expected = format!("a number from {smallest:e} to {largest:e}");
+    let positive = |key| section.real(key, &expected, |value| (smallest..=largest).contains(&value));
     // The defaults of the YaRN paper and of the published model code.
     let beta_fast = positive("beta_fast")?.unwrap_or(32.0);
     let beta_slow = positive("beta_slow")?.unwrap_or(1.0);
     if beta_fast < beta_slow {
         return Err(section.invalid("beta_fast", &format!("at least `beta_slow` = {beta_slow}")));
     }
-    let strength = |key| section.real(key, "a number of at least 0", |value| value >= 0.0);
+    let expected = format!("a number from 0 to {}", limit::STRENGTH);
+    let strength = |key| section.real(key, &expected, |value| (0.0..=limit::STRENGTH).contains(&value));
     let mscale = strength("mscale")?;
     let mscale_all_dim = strength("mscale_all_dim")?;
     let attention_factor = match (positive("attention_factor")?, mscale, mscale_all_dim) {

@@ -3,12 +3,15 @@
 use std::ops::RangeInclusive;
 use std::path::Path;
 
+use kd_tensor::file::read_limited;
 use serde_json::{Map, Value};
 
 use crate::error::{ConfigError, ConfigProblem};
 
 /// Shorter of the value as JSON and its first 80 characters: a message should not print a whole list.
 const SHOWN: usize = 80;
+/// Most bytes of a configuration file; real ones have some kilobytes.
+const MAX_FILE: u64 = 16 << 20;
 
 /// One object of a configuration file, and the dotted path that leads to it.
 ///
@@ -184,7 +187,7 @@ pub(super) fn agreed<T: PartialEq>(
 
 /// Reads and parses a JSON file; `Ok(None)` if there is none.
 pub(super) fn load(file: &Path) -> Result<Option<Value>, ConfigError> {
-    let bytes = match std::fs::read(file) {
+    let bytes = match read_limited(file, MAX_FILE) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(reason) => return Err(ConfigError::Io { file: file.to_path_buf(), reason }),

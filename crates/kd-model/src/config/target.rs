@@ -101,7 +101,9 @@ impl TargetConfig {
         let id = |key: &str| -> Result<Option<u32>, ConfigProblem> {
             Ok(text.token(key, vocab_size)?.or(top.token(key, vocab_size)?))
         };
-        let positive = "a number above 0";
+        let bounds = limit::SMALLEST..=limit::LARGEST;
+        let positive = format!("a number from {:e} to {:e}", bounds.start(), bounds.end());
+        let small = format!("a number from {:e} to 1, 1 excluded", bounds.start());
         let mut config = Self {
             hidden_size: text.size("hidden_size", 1..=limit::WIDTH)?,
             num_hidden_layers: text.size("num_hidden_layers", 1..=limit::LAYERS)?,
@@ -123,11 +125,11 @@ impl TargetConfig {
             topk_group: text.size("topk_group", 1..=limit::EXPERTS)?,
             norm_topk_prob: text.require("norm_topk_prob", "true or false", Value::as_bool)?,
             routed_scaling_factor: text
-                .real("routed_scaling_factor", positive, |factor| factor > 0.0)?
-                .ok_or_else(|| text.missing("routed_scaling_factor", positive))?,
+                .real("routed_scaling_factor", &positive, |factor| bounds.contains(&factor))?
+                .ok_or_else(|| text.missing("routed_scaling_factor", &positive))?,
             rms_norm_eps: text
-                .real("rms_norm_eps", "a number between 0 and 1", |eps| eps > 0.0 && eps < 1.0)?
-                .ok_or_else(|| text.missing("rms_norm_eps", "a number between 0 and 1"))?,
+                .real("rms_norm_eps", &small, |eps| bounds.contains(&eps) && eps < 1.0)?
+                .ok_or_else(|| text.missing("rms_norm_eps", &small))?,
             rope: rope::read(&places, qk_rope_head_dim)?,
             max_position_embeddings: text.size("max_position_embeddings", 1..=limit::POSITIONS)?,
             eos_token_ids: Vec::new(),

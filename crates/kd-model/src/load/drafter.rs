@@ -6,7 +6,7 @@ use kd_attn::GqaConfig;
 use kd_moe::Mlp;
 use kd_tensor::Bf16Matrix;
 
-use super::{gains, matrix, rope};
+use super::{gains, matrix};
 use crate::checkpoint::{Checkpoint, CheckpointError};
 use crate::config::{DrafterConfig, DrafterLayer};
 use crate::drafter::{DraftLayer, Drafter};
@@ -35,7 +35,7 @@ impl Drafter {
             None => loader.optional("lm_head.weight", config.draft_vocab_size, width)?,
         };
         loader.checkpoint.finish(&[])?;
-        let (rope, target_ids) = (rope(&config.rope), vocabulary.map(|v| v.target_ids));
+        let (rope, target_ids) = (config.rope.embedding(), vocabulary.map(|v| v.target_ids));
         Ok(Self { rope, fc, hidden_norm, layers, norm, embed, head, target_ids, config })
     }
 }

@@ -10,15 +10,18 @@ use kd_tensor::{Bf16Matrix, Storage};
 use crate::checkpoint::{Checkpoint, CheckpointError};
 use crate::config::RopeConfig;
 
-fn rope(config: &RopeConfig) -> Rope {
-    let yarn = config.yarn.as_ref();
-    let frequencies = yarn.map(|yarn| kd_attn::Yarn {
-        factor: yarn.factor,
-        original_max_position: yarn.original_max_position as f64,
-        beta_fast: yarn.beta_fast,
-        beta_slow: yarn.beta_slow,
-    });
-    Rope::new(config.dim, config.theta, frequencies, yarn.map_or(1.0, |yarn| yarn.attention_factor))
+impl RopeConfig {
+    /// The rotary embedding of these settings.
+    pub fn embedding(&self) -> Rope {
+        let yarn = self.yarn.as_ref();
+        let frequencies = yarn.map(|yarn| kd_attn::Yarn {
+            factor: yarn.factor,
+            original_max_position: yarn.original_max_position as f64,
+            beta_fast: yarn.beta_fast,
+            beta_slow: yarn.beta_slow,
+        });
+        Rope::new(self.dim, self.theta, frequencies, yarn.map_or(1.0, |yarn| yarn.attention_factor))
+    }
 }
 
 fn matrix(
@@ -31,8 +34,10 @@ fn matrix(
     Ok(Bf16Matrix::new(rows, cols, data).expect("a taken tensor has the shape that was asked for"))
 }
 
-/// A vector of norm gains, widened.
+/// A vector of norm gains, widened: all finite. Matrices are not looked through (at K2.6's size that is most of a load);
+/// what a damaged one does to a row of logits ends that request.
 fn gains(checkpoint: &Checkpoint, name: &str, len: usize) -> Result<Vec<f32>, CheckpointError> {
     let data: Storage<bf16> = checkpoint.take(name, &[len])?;
+    checkpoint.require_finite(name, data.iter().map(|gain| gain.to_f32()))?;
     Ok(data.iter().map(|gain| gain.to_f32()).collect())
 }

@@ -6,7 +6,7 @@ use kd_attn::{Mla, MlaConfig, QueryProjection};
 use kd_moe::{Expert, Experts, Mlp, Moe, Router, RouterConfig};
 use kd_tensor::{Int4Matrix, Storage};
 
-use super::{gains, matrix, rope};
+use super::{gains, matrix};
 use crate::checkpoint::{Checkpoint, CheckpointError, VISION_PREFIXES};
 use crate::config::{LATENT_NORM_EPS, TargetConfig};
 use crate::error::ModelError;
@@ -30,7 +30,7 @@ impl Target {
             .map(|i| loader.layer(i, &format!("{top}model.layers.{i}")))
             .collect::<Result<_, _>>()?;
         let skipped = loader.checkpoint.finish(VISION_PREFIXES)?;
-        let rope = rope(&config.rope);
+        let rope = config.rope.embedding();
         Ok(Self { rope, embed, layers, norm, head, skipped, config })
     }
 }
@@ -91,8 +91,9 @@ impl Loader<'_> {
     fn moe(&self, name: &str) -> Result<Moe, CheckpointError> {
         let c = self.config;
         let experts = c.n_routed_experts;
-        let bias: Storage<f32> =
-            self.checkpoint.take(&format!("{name}.gate.e_score_correction_bias"), &[experts])?;
+        let bias_name = format!("{name}.gate.e_score_correction_bias");
+        let bias: Storage<f32> = self.checkpoint.take(&bias_name, &[experts])?;
+        self.checkpoint.require_finite(&bias_name, bias.iter().copied())?;
         let router = Router {
             weight: matrix(&self.checkpoint, &format!("{name}.gate.weight"), experts, c.hidden_size)?,
             bias: bias.to_vec(),

@@ -4,4 +4,5 @@ mod checkpoint;
 mod common;
 mod drafter_config;
 mod int4;
+mod inventory;
 mod target_config;

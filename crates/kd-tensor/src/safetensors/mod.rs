@@ -53,7 +53,7 @@ impl SafeTensors {
         if len == 0 {
             return Err(SafeTensorsError::TooShort { file: path, found: 0 });
         }
-        let map = FileMap::new(&file).map_err(io)?;
+        let map = FileMap::new(&file, &path).map_err(io)?;
         let entries = header::read(&path, map.bytes())?;
         Ok(Self { path, map, entries })
     }

@@ -2,14 +2,13 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use ::safetensors::{Dtype, View};
 
 use super::SafeTensorsError;
 use crate::dtype::{DType, Element};
+use crate::file::write_atomically;
 
 /// One tensor to be written.
 #[derive(Clone, Debug)]
@@ -93,22 +92,4 @@ pub fn write_safetensors<'a, N: Into<String>>(
     let bytes = ::safetensors::serialize(tensors.iter(), None)
         .map_err(|reason| SafeTensorsError::Serialize { file: file(), reason })?;
     write_atomically(path, &bytes).map_err(|reason| SafeTensorsError::Io { file: file(), reason })
-}
-
-/// Writes a sibling file and renames it over `path`: a map of the old file stays valid, a reader sees old or new.
-fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let Some(name) = path.file_name() else {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not the path of a file"));
-    };
-    let mut temporary_name = name.to_owned();
-    temporary_name.push(format!(".{}.tmp", std::process::id()));
-    let temporary: PathBuf = path.with_file_name(temporary_name);
-    let mut file = File::create_new(&temporary)?;
-    let written =
-        file.write_all(bytes).and_then(|()| file.sync_all()).and_then(|()| std::fs::rename(&temporary, path));
-    if written.is_err() {
-        // Best effort: the error that matters is the first one.
-        let _ = std::fs::remove_file(&temporary);
-    }
-    written
 }

@@ -8,6 +8,7 @@ use regex::Regex;
 use serde_json::{Map, Value};
 
 use crate::error::{TokenizerError, shorten};
+use crate::file;
 
 /// Number of control ids in every vocabulary of this family, named or not.
 const COUNT: usize = 256;
@@ -32,9 +33,9 @@ impl ControlTokens {
     /// Reads the configuration beside a vocabulary of `base` tokens. Ids it does not name become
     /// `<|reserved_token_ID|>`.
     pub(crate) fn load(path: &Path, base: usize) -> Result<Self, TokenizerError> {
-        let file =
-            std::fs::read(path).map_err(|reason| TokenizerError::Io { path: path.to_owned(), reason })?;
-        let config = serde_json::from_slice(&file)
+        let bytes = file::read(path, file::MAX_TEXT_FILE)
+            .map_err(|reason| TokenizerError::Io { path: path.to_owned(), reason })?;
+        let config = serde_json::from_slice(&bytes)
             .map_err(|reason| TokenizerError::ConfigJson { path: path.to_owned(), reason })?;
         ConfigReader { path: path.to_owned(), config }.control_tokens(base)
     }

@@ -6,6 +6,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use rustc_hash::FxHashMap;
 
 use crate::error::{TokenizerError, shorten};
+use crate::file;
 
 /// Token bytes by rank and rank by token bytes. A token's rank is its id and its merge priority at once.
 pub(crate) struct Vocab {
@@ -20,11 +21,11 @@ impl Vocab {
     /// Reads a file of lines `<base64 bytes> <rank>`. Ranks may come in any order but must be 0 … lines − 1, since the
     /// control ids start at the number of lines.
     pub(crate) fn load(path: &Path) -> Result<Self, TokenizerError> {
-        let file = std::fs::read(path).map_err(|reason| match reason.kind() {
+        let bytes = file::read(path, file::MAX_VOCAB_FILE).map_err(|reason| match reason.kind() {
             std::io::ErrorKind::NotFound => TokenizerError::Missing { path: path.to_owned() },
             _ => TokenizerError::Io { path: path.to_owned(), reason },
         })?;
-        Self::parse(&file, path)
+        Self::parse(&bytes, path)
     }
 
     fn parse(file: &[u8], path: &Path) -> Result<Self, TokenizerError> {

@@ -16,11 +16,13 @@ mod variables;
 
 use std::borrow::Cow;
 use std::collections::HashSet;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use minijinja::{Environment, ErrorKind, Value};
 
 use super::{ControlStrings, Conversation, PromptError, RenderOptions, Segment, UserControls};
+use crate::file;
 use mask::Mask;
 
 /// Units of work that any conversation may cost; about 0.1 s.
@@ -46,8 +48,10 @@ impl JinjaTemplate {
     /// # Errors
     /// [`PromptError::Read`] if a file cannot be read, [`PromptError::Template`] if the template does not compile.
     pub fn load(path: &Path, model_dir: &Path) -> Result<Self, PromptError> {
-        let source = std::fs::read_to_string(path)
-            .map_err(|reason| PromptError::Read { path: path.to_owned(), reason })?;
+        let read = |reason| PromptError::Read { path: path.to_owned(), reason };
+        let bytes = file::read(path, file::MAX_TEXT_FILE).map_err(read)?;
+        let source = String::from_utf8(bytes)
+            .map_err(|error| read(io::Error::new(io::ErrorKind::InvalidData, error.utf8_error())))?;
         Self::compile(path, source, variables::special_tokens(model_dir)?)
     }
 

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::JinjaTemplate;
 use super::convert::{each_text, from_json};
+use crate::file;
 use crate::prompt::{
     Arguments, Content, Conversation, Media, Message, Part, PromptError, RenderOptions, pyjson, tools_ts,
 };
@@ -128,7 +129,7 @@ fn part(part: &Part, at: impl Fn() -> String, media: Media) -> Result<Value, Pro
 /// `bos_token`, `eos_token`, … from `tokenizer_config.json`; none if there is no such file.
 pub(super) fn special_tokens(model_dir: &Path) -> Result<Vec<(String, String)>, PromptError> {
     let path = model_dir.join("tokenizer_config.json");
-    let text = match std::fs::read(&path) {
+    let text = match file::read(&path, file::MAX_TEXT_FILE) {
         Ok(text) => text,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(reason) => return Err(PromptError::Read { path, reason }),
