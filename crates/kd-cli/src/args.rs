@@ -3,6 +3,7 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
+use clap::builder::BoolishValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// Serves Kimi K2.6 with DDTree speculative decoding.
@@ -28,6 +29,8 @@ impl Cli {
 pub(crate) enum Verb {
     /// Generate text from prompts, streamed.
     Generate(Box<GenerateArgs>),
+    /// Chat with the model.
+    Chat(Box<ChatArgs>),
     /// Draw one round's draft tree and what the target accepted of it.
     Tree(Box<TreeArgs>),
     /// Write the engine's numbers for golden inputs.
@@ -50,7 +53,7 @@ pub(crate) struct CommonArgs {
     #[arg(long, env = "KD_THREADS", value_name = "N")]
     pub(crate) threads: Option<NonZeroUsize>,
     /// Print nothing but the result.
-    #[arg(long, short, env = "KD_QUIET")]
+    #[arg(long, short, env = "KD_QUIET", value_parser = BoolishValueParser::new())]
     pub(crate) quiet: bool,
 }
 
@@ -65,15 +68,40 @@ pub(crate) enum Device {
 /// One prompt.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct PromptArgs {
-    /// The prompt as plain text, or `-` to read it from stdin. Control strings in it are ordinary characters.
+    /// The prompt as plain text, or `-` to read it from stdin.
     #[arg(long, env = "KD_PROMPT", value_name = "TEXT")]
     pub(crate) prompt: Option<String>,
     /// The prompt as token ids, taken verbatim.
-    #[arg(long, env = "KD_PROMPT_IDS", value_name = "ID,…", value_delimiter = ',', conflicts_with = "prompt")]
+    #[arg(
+        long,
+        env = "KD_PROMPT_IDS",
+        value_name = "ID,…",
+        value_delimiter = ',',
+        conflicts_with = "prompt"
+    )]
     pub(crate) prompt_ids: Option<Vec<u32>>,
+    /// A conversation: an array of messages, or an object with `messages`, `tools` and `chat_template_kwargs`.
+    #[arg(long, env = "KD_MESSAGES", value_name = "FILE.json", conflicts_with_all = ["prompt", "prompt_ids"])]
+    pub(crate) messages: Option<PathBuf>,
+    /// Wrap the prompt as one user turn of a chat.
+    #[arg(long, env = "KD_CHAT", value_parser = BoolishValueParser::new(), conflicts_with_all = ["prompt_ids", "messages"])]
+    pub(crate) chat: bool,
     /// Whether a raw prompt begins with the tokenizer's BOS; auto: if it has one.
     #[arg(long, env = "KD_BOS", value_enum, default_value_t = Bos::Auto)]
     pub(crate) bos: Bos,
+    #[command(flatten)]
+    pub(crate) template: TemplateArgs,
+}
+
+/// How conversations become prompts.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct TemplateArgs {
+    /// `native` for K2.6's own renderer, or a Jinja file [default: what the checkpoint asks for].
+    #[arg(long, env = "KD_CHAT_TEMPLATE", value_name = "native|FILE")]
+    pub(crate) chat_template: Option<String>,
+    /// What control strings such as `<|im_end|>` in prompts and messages become.
+    #[arg(long, env = "KD_CONTROL_STRINGS", value_enum, default_value_t = ControlStrings::Text)]
+    pub(crate) control_strings: ControlStrings,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -86,18 +114,65 @@ pub(crate) enum Bos {
     Off,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ControlStrings {
+    /// Ordinary characters: no text can forge a turn.
+    Text,
+    /// Control ids, as the published tokenizer has it.
+    Ids,
+}
+
 /// How tokens are chosen.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct SamplingArgs {
-    /// Most tokens to generate.
-    #[arg(long, env = "KD_MAX_TOKENS", value_name = "N", default_value_t = 128)]
-    pub(crate) max_tokens: usize,
-    /// Go on after end-of-sequence tokens. Stop ids given by hand still end the generation.
-    #[arg(long, env = "KD_IGNORE_EOS")]
+    /// Most tokens to generate [default: 128; in a chat, what the context has left].
+    #[arg(long, env = "KD_MAX_TOKENS", value_name = "N")]
+    pub(crate) max_tokens: Option<usize>,
+    /// Tokens to generate before one may end the generation.
+    #[arg(long, env = "KD_MIN_TOKENS", value_name = "N", default_value_t = 0)]
+    pub(crate) min_tokens: usize,
+    /// Go on after end-of-sequence tokens. Ids of --stop-ids still end the generation.
+    #[arg(long, env = "KD_IGNORE_EOS", value_parser = BoolishValueParser::new())]
     pub(crate) ignore_eos: bool,
     /// Divides the logits; 0 takes the largest one.
     #[arg(long, env = "KD_TEMPERATURE", value_name = "T", default_value_t = 0.0)]
     pub(crate) temperature: f64,
+    /// Keep the K most probable tokens; 0 = off.
+    #[arg(long, env = "KD_TOP_K", value_name = "K", default_value_t = 0)]
+    pub(crate) top_k: u32,
+    /// Keep the most probable tokens that together reach this probability; 1 = off.
+    #[arg(long, env = "KD_TOP_P", value_name = "P", default_value_t = 1.0)]
+    pub(crate) top_p: f64,
+    /// Keep tokens at least this fraction as probable as the most probable one; 0 = off.
+    #[arg(long, env = "KD_MIN_P", value_name = "P", default_value_t = 0.0)]
+    pub(crate) min_p: f64,
+    /// Makes tokens of prompt and answer less likely; 1 = off.
+    #[arg(long, env = "KD_REPETITION_PENALTY", value_name = "R", default_value_t = 1.0)]
+    pub(crate) repetition_penalty: f64,
+    /// Subtracted from the logits of tokens in the answer; 0 = off.
+    #[arg(
+        long,
+        env = "KD_PRESENCE_PENALTY",
+        value_name = "X",
+        default_value_t = 0.0,
+        allow_negative_numbers = true
+    )]
+    pub(crate) presence_penalty: f64,
+    /// Subtracted from the logits of tokens in the answer as often as they occur; 0 = off.
+    #[arg(
+        long,
+        env = "KD_FREQUENCY_PENALTY",
+        value_name = "X",
+        default_value_t = 0.0,
+        allow_negative_numbers = true
+    )]
+    pub(crate) frequency_penalty: f64,
+    /// Added to the logits of single tokens.
+    #[arg(long, env = "KD_LOGIT_BIAS", value_name = "ID=B,…", value_delimiter = ',', value_parser = logit_bias)]
+    pub(crate) logit_bias: Vec<(u32, f64)>,
+    /// Text that ends the generation and is left out; may be given several times.
+    #[arg(long, env = "KD_STOP", value_name = "TEXT")]
+    pub(crate) stop: Vec<String>,
     /// More ids that end the generation.
     #[arg(long, env = "KD_STOP_IDS", value_name = "ID,…", value_delimiter = ',')]
     pub(crate) stop_ids: Vec<u32>,
@@ -109,15 +184,27 @@ pub(crate) struct SamplingArgs {
     pub(crate) budget: Option<u64>,
 }
 
+fn logit_bias(text: &str) -> Result<(u32, f64), String> {
+    let (id, bias) = text.split_once('=').ok_or("expected ID=BIAS, as in 42=-1.5")?;
+    let id = id.trim().parse().map_err(|e| format!("{id:?} is no token id: {e}"))?;
+    let bias = bias.trim().parse().map_err(|e| format!("{bias:?} is no number: {e}"))?;
+    Ok((id, bias))
+}
+
 #[derive(Debug, Clone, Args)]
 pub(crate) struct GenerateArgs {
     #[command(flatten)]
     pub(crate) common: CommonArgs,
     #[command(flatten)]
     pub(crate) prompt: PromptArgs,
-    /// One stream a line: `prompt` or `prompt_ids`, plus any of `max_tokens`, `ignore_eos`, `temperature`, `stop_ids`,
-    /// `seed` and `budget` in place of the flags.
-    #[arg(long, env = "KD_PROMPTS", value_name = "FILE.jsonl", conflicts_with_all = ["prompt", "prompt_ids", "streams"])]
+    /// One JSON object a line and stream: `prompt`, `prompt_ids` or `messages` (with `tools` and `chat_template_kwargs`),
+    /// plus any sampling field, named as its flag, in the flag's place.
+    #[arg(
+        long,
+        env = "KD_PROMPTS",
+        value_name = "FILE.jsonl",
+        conflicts_with_all = ["prompt", "prompt_ids", "messages", "streams"]
+    )]
     pub(crate) prompts: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
@@ -125,10 +212,10 @@ pub(crate) struct GenerateArgs {
     #[arg(long, env = "KD_STREAMS", value_name = "N", default_value = "1")]
     pub(crate) streams: NonZeroUsize,
     /// Also run plain decoding, and show both.
-    #[arg(long, env = "KD_COMPARE")]
+    #[arg(long, env = "KD_COMPARE", value_parser = BoolishValueParser::new())]
     pub(crate) compare: bool,
     /// Print one JSON object a stream, in input order.
-    #[arg(long, env = "KD_JSON")]
+    #[arg(long, env = "KD_JSON", value_parser = BoolishValueParser::new())]
     pub(crate) json: bool,
 }
 
@@ -144,8 +231,34 @@ pub(crate) struct TreeArgs {
     #[arg(long, env = "KD_ROUND", value_name = "N", default_value = "1")]
     pub(crate) round: NonZeroUsize,
     /// Print the tree as one JSON object.
-    #[arg(long, env = "KD_JSON")]
+    #[arg(long, env = "KD_JSON", value_parser = BoolishValueParser::new())]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct ChatArgs {
+    #[command(flatten)]
+    pub(crate) common: CommonArgs,
+    /// Where the conversation begins: an array of messages, or an object with `messages`, `tools` and
+    /// `chat_template_kwargs`.
+    #[arg(long, env = "KD_MESSAGES", value_name = "FILE.json")]
+    pub(crate) messages: Option<PathBuf>,
+    /// Tools that the model may call: an array in OpenAI's form. You are asked for the results of its calls.
+    #[arg(long, env = "KD_TOOLS", value_name = "FILE.json")]
+    pub(crate) tools: Option<PathBuf>,
+    /// A system message before everything else.
+    #[arg(long, env = "KD_SYSTEM", value_name = "TEXT")]
+    pub(crate) system: Option<String>,
+    /// Answer without thinking first.
+    #[arg(long, env = "KD_NO_THINKING", value_parser = BoolishValueParser::new())]
+    pub(crate) no_thinking: bool,
+    /// Keep earlier thoughts in the prompt.
+    #[arg(long, env = "KD_PRESERVE_THINKING", value_parser = BoolishValueParser::new())]
+    pub(crate) preserve_thinking: bool,
+    #[command(flatten)]
+    pub(crate) template: TemplateArgs,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
 }
 
 #[derive(Debug, Args)]
@@ -173,14 +286,38 @@ pub(crate) enum Golden {
         files: TensorFiles,
     },
     /// Noise, chosen tokens and log-probabilities.
-    Sampling {
-        /// Cases without their expected values.
-        #[arg(long, value_name = "F.json")]
-        cases: PathBuf,
-        /// Where to write the cases with the engine's values.
-        #[arg(long, value_name = "F.json")]
-        out: PathBuf,
+    Sampling(CaseFiles),
+    /// Token ids, prompts and parsed answers.
+    Text {
+        #[command(subcommand)]
+        what: GoldenText,
     },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum GoldenText {
+    /// Encoding and decoding with a checkpoint's tokenizer.
+    Tokenizer {
+        /// Folder of the tokenizer's files.
+        #[arg(long, env = "KD_MODEL", value_name = "DIR")]
+        model: PathBuf,
+        #[command(flatten)]
+        files: CaseFiles,
+    },
+    /// Prompts of K2.6's native renderer.
+    Chat(CaseFiles),
+    /// Answers through K2.6's parser.
+    Parser(CaseFiles),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CaseFiles {
+    /// Cases without their expected values.
+    #[arg(long, value_name = "F.json")]
+    pub(crate) cases: PathBuf,
+    /// Where to write the cases with the engine's values.
+    #[arg(long, value_name = "F.json")]
+    pub(crate) out: PathBuf,
 }
 
 #[derive(Debug, Args)]

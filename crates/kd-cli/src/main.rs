@@ -2,6 +2,8 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod chat;
+mod conversation;
 mod generate;
 mod golden;
 mod interrupt;
@@ -42,6 +44,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let result = match cli.verb() {
         Verb::Generate(args) => generate::run(&args),
+        Verb::Chat(args) => chat::run(&args),
         Verb::Tree(args) => tree::run(&args),
         Verb::Golden(args) => golden::run(&args),
     };

@@ -4,13 +4,33 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use kd_engine::Models;
 use kd_model::{Drafter, Target};
 use kd_tensor::Pool;
 use kd_text::{Tokenizer, TokenizerError};
 
-use crate::args::CommonArgs;
+use crate::args::{CommonArgs, TemplateArgs};
+use crate::conversation::Renderer;
+
+/// Models, and where the target came from.
+pub(crate) struct Loaded {
+    pub(crate) models: Models,
+    pub(crate) target_dir: PathBuf,
+}
+
+impl Loaded {
+    /// The checkpoint's tokenizer and template, for prompts that are not ids.
+    pub(crate) fn renderer(&self, args: &TemplateArgs) -> anyhow::Result<Renderer> {
+        let missing = || {
+            anyhow!(
+                "the checkpoint has no tokenizer (tiktoken.model); give the prompt as ids with --prompt-ids"
+            )
+        };
+        let tokenizer = self.models.tokenizer.clone().ok_or_else(missing)?;
+        Renderer::new(args, tokenizer, &self.target_dir)
+    }
+}
 
 /// Worker threads as asked for, or one for each CPU.
 pub(crate) fn pool(threads: Option<NonZeroUsize>) -> anyhow::Result<Pool> {
@@ -18,19 +38,22 @@ pub(crate) fn pool(threads: Option<NonZeroUsize>) -> anyhow::Result<Pool> {
 }
 
 /// Loads target, drafter and tokenizer.
-pub(crate) fn load(args: &CommonArgs) -> anyhow::Result<Models> {
+pub(crate) fn load(args: &CommonArgs) -> anyhow::Result<Loaded> {
     let demo = demo_pair();
     let target_dir = match (&args.model, &demo) {
         (Some(dir), _) => dir.clone(),
         (None, Some(demo)) => demo.join("target"),
-        (None, None) => bail!("the demo pair (models/demo) was not found; name a checkpoint with --model DIR"),
+        (None, None) => {
+            bail!("the demo pair (models/demo) was not found; name a checkpoint with --model DIR")
+        }
     };
     let is_demo = demo.as_ref().is_some_and(|demo| same_folder(&demo.join("target"), &target_dir));
     let demo_drafter = demo.filter(|_| is_demo).map(|demo| demo.join("drafter"));
     let drafter_dir = args.drafter.clone().or(demo_drafter);
     let target = Target::load(&target_dir)?;
-    if target.skipped().tensors > 0 && !args.quiet {
-        eprintln!("kd: skipped {} vision tensors: text only", target.skipped().tensors);
+    let skipped = target.skipped().tensors;
+    if skipped > 0 && !args.quiet {
+        eprintln!("kd: skipped {skipped} vision tensors: text only");
     }
     let drafter = drafter_dir.map(|dir| Drafter::load(&dir)).transpose()?;
     let tokenizer = match Tokenizer::from_dir(&target_dir) {
@@ -38,7 +61,8 @@ pub(crate) fn load(args: &CommonArgs) -> anyhow::Result<Models> {
         Err(TokenizerError::Missing { .. }) => None,
         Err(error) => return Err(error).context("cannot load the tokenizer"),
     };
-    Ok(Models { target: Arc::new(target), drafter: drafter.map(Arc::new), tokenizer })
+    let models = Models { target: Arc::new(target), drafter: drafter.map(Arc::new), tokenizer };
+    Ok(Loaded { models, target_dir })
 }
 
 /// The folder of the demo pair: beside the executable or above it, or above the current folder.
@@ -65,4 +89,15 @@ pub(crate) fn eos_ids(models: &Models) -> Vec<u32> {
     ids.sort_unstable();
     ids.dedup();
     ids
+}
+
+/// The models in a few words.
+pub(crate) fn describe(models: &Models) -> String {
+    let t = models.target.config();
+    let target =
+        format!("target {} layers x {}, {} experts", t.num_hidden_layers, t.hidden_size, t.n_routed_experts);
+    match &models.drafter {
+        Some(drafter) => format!("{target}; drafter block {}", drafter.config().block_size),
+        None => format!("{target}; no drafter"),
+    }
 }

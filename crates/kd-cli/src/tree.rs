@@ -8,20 +8,18 @@ use kd_text::Tokenizer;
 use serde_json::json;
 
 use crate::args::TreeArgs;
-use crate::generate::{self, Prepared, prompt_ids};
-use crate::{interrupt, models};
+use crate::{generate, interrupt, models};
 
 pub(crate) fn run(args: &TreeArgs) -> anyhow::Result<()> {
     interrupt::install()?;
-    let models = models::load(&args.common)?;
-    if models.drafter.is_none() {
+    let loaded = models::load(&args.common)?;
+    if loaded.models.drafter.is_none() {
         bail!("there is no drafter, so there are no trees; name one with --drafter DIR");
     }
-    let ids = prompt_ids(&args.prompt, &models)?;
-    let request = generate::defaults(&args.sampling, &models, ids)?;
-    let prepared = [Prepared { request }];
-    let mut engine = generate::engine(models, models::pool(args.common.threads)?, &prepared)?;
-    let [Prepared { request }] = prepared;
+    let ids = generate::prompt_ids(&args.prompt, &loaded)?;
+    let request = generate::request(&args.sampling, &loaded, ids)?;
+    let pool = models::pool(args.common.threads)?;
+    let mut engine = generate::engine(loaded.models, pool, std::slice::from_ref(&request))?;
     engine.submit(request)?;
     let mut rounds = 0;
     while !engine.is_idle() {

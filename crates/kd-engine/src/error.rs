@@ -93,12 +93,12 @@ pub enum SubmitError {
 #[non_exhaustive]
 pub enum StreamError {
     /// No token could be chosen.
-    #[error("no token can be chosen at position {position}: {source}")]
+    #[error("no token can be chosen at position {position}: {reason}")]
     Sample {
         /// Absolute position of the token.
         position: usize,
         /// Why.
-        source: SampleError,
+        reason: SampleError,
     },
     /// A generated token has no text.
     #[error("the generated token cannot be decoded: {0}")]

@@ -70,6 +70,6 @@ impl Engine {
         let request = &stream.request;
         self.sampler
             .choose(row, &stream.history, &request.params, position as u64, request.choice)
-            .map_err(|source| StreamError::Sample { position, source })
+            .map_err(|reason| StreamError::Sample { position, reason })
     }
 }

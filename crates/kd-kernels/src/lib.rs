@@ -1,1 +1,37 @@
 //! Compiled CUDA kernel images and their typed launchers; the only crate with unsafe launches.
+//!
+//! A [`Device`] is probed without ever panicking, a [`Bundle`] of images is found for its architecture, and
+//! [`Kernels`] loads the units of a family. Launchers are generated from the declarations in `kernel-gen/kernels`, one
+//! module per family in [`families`]; each checks its operands before it launches.
+//!
+//! Event tracking of the driver wrapper is off from the start, so that launches can be captured in graphs: work on
+//! other streams must be ordered by the caller.
+
+pub mod bundle;
+mod device;
+mod error;
+#[rustfmt::skip]
+mod generated;
+mod launch;
+mod search;
+pub mod selftest;
+pub mod testing;
+
+pub use bundle::Bundle;
+pub use device::{Device, Stream, driver_version};
+pub use error::KernelError;
+pub use launch::{
+    Blocks, Choice, Kernels, LoadedUnit, Selection, Source, TensorMut, TensorRef, Units, arith,
+};
+pub use search::Search;
+
+/// A launcher that uses every clause of the language must compile, though no kernel of a release does yet.
+#[cfg(test)]
+#[rustfmt::skip]
+#[path = "../../../kernel-gen/tests/snapshots/every_clause.rs.txt"]
+pub mod every_clause;
+
+/// Typed launchers, one module per kernel family.
+pub mod families {
+    pub use crate::generated::*;
+}

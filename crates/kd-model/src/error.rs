@@ -21,20 +21,26 @@ pub enum ModelError {
 #[non_exhaustive]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("{}: {source}", file.display())]
+    #[error("{}: {reason}", file.display())]
     Io {
         /// The file.
         file: PathBuf,
         /// What the operating system says.
-        source: std::io::Error,
+        reason: std::io::Error,
+    },
+    /// There is no such file.
+    #[error("{} does not exist; name the folder of a checkpoint", file.display())]
+    Absent {
+        /// The file.
+        file: PathBuf,
     },
     /// The file is not JSON.
-    #[error("{}: malformed JSON: {source}", file.display())]
+    #[error("{}: malformed JSON: {reason}", file.display())]
     Json {
         /// The file.
         file: PathBuf,
         /// Where and why parsing stopped.
-        source: serde_json::Error,
+        reason: serde_json::Error,
     },
     /// A key of the file stands in the way.
     #[error("{}: {problem}", file.display())]

@@ -4,36 +4,42 @@ use std::io::{IsTerminal, Write, stderr, stdout};
 use std::time::Duration;
 
 use anyhow::bail;
-use kd_engine::{Engine, FinishReason, Models};
+use kd_engine::{Engine, FinishReason, Request};
 use serde_json::{Value, json};
 
 use crate::args::GenerateArgs;
-use crate::generate::{Outcome, Prepared, rate};
+use crate::generate::Outcome;
 
 /// Prints text as it comes, or all of it at the end where streams would mix.
 pub(crate) struct Printer<'a> {
     args: &'a GenerateArgs,
-    streams: usize,
+    requests: &'a [Request],
+    /// Whether there is one stream whose text can be printed as it comes.
+    live: bool,
 }
 
 impl<'a> Printer<'a> {
-    pub(crate) fn new(args: &'a GenerateArgs, prepared: &[Prepared]) -> Self {
-        Self { args, streams: prepared.len() }
+    pub(crate) fn new(args: &'a GenerateArgs, requests: &'a [Request]) -> Self {
+        Self { args, requests, live: !args.json && requests.len() == 1 }
     }
 
     /// Shows the prompt before its continuation, on stderr: stdout holds nothing but the generated text.
-    pub(crate) fn prompt(&self, engine: &Engine, prepared: &Prepared) -> anyhow::Result<()> {
-        if let Some(tokenizer) = &engine.models().tokenizer {
-            let text = tokenizer.decode(&prepared.request.prompt, false)?;
+    pub(crate) fn prompt(&self, engine: &Engine) -> anyhow::Result<()> {
+        if let (true, false, Some(tokenizer)) =
+            (self.live, self.args.common.quiet, &engine.models().tokenizer)
+        {
+            let known =
+                self.requests[0].prompt.iter().copied().filter(|&id| (id as usize) < tokenizer.vocab_size());
+            let text = tokenizer.decode(&known.collect::<Vec<_>>(), false)?;
             let (dim, reset) = if stderr().is_terminal() { ("\x1b[2m", "\x1b[0m") } else { ("", "") };
             write!(stderr(), "{dim}{text}{reset}")?;
         }
         Ok(())
     }
 
-    /// New text of a stream.
-    pub(crate) fn text(&mut self, _stream: usize, text: &str) -> anyhow::Result<()> {
-        if !self.args.json && self.streams == 1 {
+    /// New text.
+    pub(crate) fn text(&self, text: &str) -> anyhow::Result<()> {
+        if self.live {
             let mut out = stdout().lock();
             out.write_all(text.as_bytes())?;
             out.flush()?;
@@ -42,74 +48,88 @@ impl<'a> Printer<'a> {
     }
 
     /// Everything that waits for the end.
-    pub(crate) fn finish(
-        &mut self,
-        prepared: &[Prepared],
-        outcomes: &[Outcome],
-        plain: Option<&[Outcome]>,
-    ) -> anyhow::Result<()> {
-        let mut out = stdout().lock();
+    pub(crate) fn finish(&self, outcomes: &[Outcome], plain: Option<&[Outcome]>) -> anyhow::Result<()> {
         if self.args.json {
-            for (i, (p, outcome)) in prepared.iter().zip(outcomes).enumerate() {
-                let mut line = json_line(i, p, outcome);
-                if let Some(plain) = plain {
-                    line["plain"] = json_line(i, p, &plain[i]);
-                    line["identical"] = json!(plain[i].output_ids == outcome.output_ids);
-                }
-                writeln!(out, "{line}")?;
-            }
-            return Ok(());
+            self.json(outcomes, plain)?;
+        } else {
+            self.texts(outcomes, plain)?;
         }
-        if self.streams > 1 {
-            for (i, outcome) in outcomes.iter().enumerate() {
-                writeln!(out, "── stream {i} ──\n{}", outcome.text)?;
-            }
-        } else if outcomes.iter().all(|o| !o.text.ends_with('\n')) {
-            writeln!(out)?;
-        }
-        out.flush()?;
-        for (i, outcome) in outcomes.iter().enumerate().filter(|(_, o)| o.error.is_some()) {
-            eprintln!("kd: stream {i}: {}", outcome.error.as_deref().unwrap_or_default());
-        }
-        if let Some(plain) = plain {
-            if outcomes.iter().zip(plain).all(|(o, p)| o.output_ids == p.output_ids) {
-                writeln!(out, "── plain decoding: the same tokens ──")?;
-            } else {
-                for (i, outcome) in plain.iter().enumerate() {
-                    writeln!(out, "── plain decoding, stream {i} ──\n{}", outcome.text)?;
-                }
+        for (i, outcome) in outcomes.iter().enumerate() {
+            if let Some(error) = &outcome.error {
+                eprintln!("kd: stream {i}: {error}");
             }
         }
         if !self.args.common.quiet {
-            let seeds = prepared.iter().find(|p| p.request.params.temperature > 0.0);
-            if let (Some(p), None) = (seeds, self.args.sampling.seed) {
-                eprintln!("kd: seed {}", p.request.params.seed);
-            }
-            if plain.is_some() {
-                eprintln!("kd: {}\nkd: {}", summary("speculative", outcomes), summary("plain", plain.unwrap_or(&[])));
-            } else {
-                eprintln!("kd: {}", summary("generated", outcomes));
-            }
+            self.report(outcomes, plain);
         }
         Ok(())
     }
+
+    fn json(&self, outcomes: &[Outcome], plain: Option<&[Outcome]>) -> anyhow::Result<()> {
+        let mut out = stdout().lock();
+        for (i, (request, outcome)) in self.requests.iter().zip(outcomes).enumerate() {
+            let mut line = json_line(i, request, outcome);
+            if let Some(plain) = plain {
+                line["plain"] = json_line(i, request, &plain[i]);
+                line["identical"] = json!(plain[i].output_ids == outcome.output_ids);
+            }
+            writeln!(out, "{line}")?;
+        }
+        Ok(out.flush()?)
+    }
+
+    fn texts(&self, outcomes: &[Outcome], plain: Option<&[Outcome]>) -> anyhow::Result<()> {
+        let mut out = stdout().lock();
+        if !self.live {
+            for (i, outcome) in outcomes.iter().enumerate() {
+                writeln!(out, "── stream {i} ──\n{}", outcome.text)?;
+            }
+        } else if !outcomes[0].text.ends_with('\n') {
+            writeln!(out)?;
+        }
+        for (i, (outcome, plain)) in outcomes.iter().zip(plain.unwrap_or(&[])).enumerate() {
+            if outcome.output_ids == plain.output_ids {
+                writeln!(
+                    out,
+                    "── plain decoding, stream {i}: the same {} tokens ──",
+                    plain.output_ids.len()
+                )?;
+            } else {
+                writeln!(out, "── plain decoding, stream {i} ──\n{}", plain.text)?;
+            }
+        }
+        Ok(out.flush()?)
+    }
+
+    fn report(&self, outcomes: &[Outcome], plain: Option<&[Outcome]>) {
+        if self.args.sampling.seed.is_none() {
+            if let Some(request) = self.requests.iter().find(|r| r.params.temperature > 0.0) {
+                eprintln!("kd: seed {}", request.params.seed);
+            }
+        }
+        eprintln!("kd: {}", summary(if plain.is_some() { "speculative" } else { "generated" }, outcomes));
+        if let Some(plain) = plain {
+            eprintln!("kd: {}", summary("plain", plain));
+        }
+    }
 }
 
-fn summary(what: &str, outcomes: &[Outcome]) -> String {
+/// One line about what streams took together.
+pub(crate) fn summary(what: &str, outcomes: &[Outcome]) -> String {
     let tokens: u64 = outcomes.iter().map(|o| o.stats.generated).sum();
     let rounds: u64 = outcomes.iter().map(|o| o.stats.rounds).sum();
     let gained: u64 = outcomes.iter().map(|o| o.stats.round_tokens).sum();
-    let elapsed = outcomes.iter().map(|o| o.elapsed).max().unwrap_or(Duration::ZERO);
+    let seconds = outcomes.iter().map(|o| o.elapsed).max().unwrap_or(Duration::ZERO).as_secs_f64();
     let prefill = outcomes.iter().map(|o| o.stats.prefill).max().unwrap_or(Duration::ZERO);
-    let per_round = if rounds > 0 { gained as f64 / rounds as f64 } else { 0.0 };
+    let per_round = if rounds > 0 { format!("{:.2}", gained as f64 / rounds as f64) } else { "no".into() };
     format!(
-        "{what}: {tokens} tokens, {rounds} rounds, {per_round:.2} tokens/round, {:.1} tokens/s, first token after {:.0} ms",
-        rate(tokens, elapsed),
+        "{what}: {tokens} tokens, {rounds} rounds, {per_round} tokens/round, {:.1} tokens/s, first token after {:.0} ms",
+        tokens as f64 / seconds.max(1e-9),
         prefill.as_secs_f64() * 1e3
     )
 }
 
-fn json_line(index: usize, prepared: &Prepared, outcome: &Outcome) -> Value {
+fn json_line(index: usize, request: &Request, outcome: &Outcome) -> Value {
     let stats = &outcome.stats;
     let reason = match outcome.reason {
         Some(FinishReason::Stop) => "stop",
@@ -118,11 +138,11 @@ fn json_line(index: usize, prepared: &Prepared, outcome: &Outcome) -> Value {
     };
     json!({
         "index": index,
-        "prompt_ids": prepared.request.prompt,
+        "prompt_ids": request.prompt,
         "output_ids": outcome.output_ids,
         "text": outcome.text,
         "finish_reason": reason,
-        "seed": prepared.request.params.seed,
+        "seed": request.params.seed,
         "rounds": stats.rounds,
         "tokens_per_round": stats.tokens_per_round(),
         "acceptance_by_depth": stats.acceptance_by_depth(),
@@ -132,17 +152,6 @@ fn json_line(index: usize, prepared: &Prepared, outcome: &Outcome) -> Value {
         "tokens_per_second": stats.tokens_per_second(),
         "error": outcome.error,
     })
-}
-
-/// The models in a few words.
-pub(crate) fn describe(models: &Models) -> String {
-    let t = models.target.config();
-    let target =
-        format!("target {} layers x {}, {} experts", t.num_hidden_layers, t.hidden_size, t.n_routed_experts);
-    match &models.drafter {
-        Some(drafter) => format!("{target}; drafter block {}", drafter.config().block_size),
-        None => format!("{target}; no drafter"),
-    }
 }
 
 /// On the CPU speculation must not change a single token.

@@ -4,9 +4,8 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use kd_engine::{Engine, Event, FinishReason, StreamStats};
+use kd_engine::{Engine, Event, FinishReason, Request, StreamStats};
 
-use crate::generate::Prepared;
 use crate::interrupt;
 
 /// How one stream ended.
@@ -21,17 +20,17 @@ pub(crate) struct Outcome {
     pub(crate) elapsed: Duration,
 }
 
-/// Submits all requests and steps until all have ended; `on_text(stream, text)` hears of text as it comes.
+/// Submits all requests and steps until all have ended; `on_text` hears of text as it comes, whichever stream it belongs to.
 pub(crate) fn run(
     engine: &mut Engine,
-    prepared: &[Prepared],
-    mut on_text: impl FnMut(usize, &str) -> anyhow::Result<()>,
+    requests: &[Request],
+    mut on_text: impl FnMut(&str) -> anyhow::Result<()>,
 ) -> anyhow::Result<Vec<Outcome>> {
     let begin = Instant::now();
-    let mut outcomes = vec![Outcome::default(); prepared.len()];
+    let mut outcomes = vec![Outcome::default(); requests.len()];
     let mut index = HashMap::new();
-    for (i, p) in prepared.iter().enumerate() {
-        let id = engine.submit(p.request.clone()).with_context(|| format!("stream {i}"))?;
+    for (i, request) in requests.iter().enumerate() {
+        let id = engine.submit(request.clone()).with_context(|| format!("stream {i}"))?;
         index.insert(id, i);
     }
     while !engine.is_idle() {
@@ -42,7 +41,7 @@ pub(crate) fn run(
                     let i = index[&id];
                     outcomes[i].output_ids.extend(tokens.iter().map(|t| t.token));
                     outcomes[i].text.push_str(&text);
-                    on_text(i, &text)?;
+                    on_text(&text)?;
                 }
                 Event::Finished { id, reason, stats } => {
                     let outcome = &mut outcomes[index[&id]];

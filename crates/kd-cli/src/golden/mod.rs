@@ -1,14 +1,17 @@
 //! `kd golden`: the engine's numbers for golden inputs, in the shape that the golden set's checker reads.
 
 mod drafter;
+mod json_file;
 mod model;
 mod record;
 mod sampling;
+mod text_prompt;
+mod text_tokenizer;
 
 use kd_model::{Drafter, Target};
 use kd_tensor::safetensors::SafeTensors;
 
-use crate::args::{Golden, GoldenArgs};
+use crate::args::{Golden, GoldenArgs, GoldenText};
 use crate::models;
 
 pub(crate) fn run(args: &GoldenArgs) -> anyhow::Result<()> {
@@ -21,6 +24,11 @@ pub(crate) fn run(args: &GoldenArgs) -> anyhow::Result<()> {
             let inputs = SafeTensors::open(&files.inputs)?;
             drafter::run(&models::pool(files.threads)?, &Drafter::load(drafter)?, &inputs, &files.out)
         }
-        Golden::Sampling { cases, out } => sampling::run(cases, out),
+        Golden::Sampling(files) => sampling::run(&files.cases, &files.out),
+        Golden::Text { what: GoldenText::Tokenizer { model, files } } => {
+            text_tokenizer::run(model, &files.cases, &files.out)
+        }
+        Golden::Text { what: GoldenText::Chat(files) } => text_prompt::chat(&files.cases, &files.out),
+        Golden::Text { what: GoldenText::Parser(files) } => text_prompt::parser(&files.cases, &files.out),
     }
 }

@@ -1,6 +1,5 @@
 //! `kd golden sampling`: fills every `expect` of a file of sampling cases.
 
-use std::fs;
 use std::ops::Range;
 use std::path::Path;
 
@@ -8,9 +7,12 @@ use anyhow::{Context, Result, bail, ensure};
 use kd_sample::noise::Noise;
 use kd_sample::philox::Philox4x32_10;
 use kd_sample::{History, SampleError, Sampler, SamplingParams};
-use safetensors::{Dtype, SafeTensors};
+use kd_tensor::Storage;
+use kd_tensor::safetensors::SafeTensors;
 use serde::Deserialize;
 use serde_json::{Value, json};
+
+use super::json_file;
 
 /// Entries of the row that a case reports log-probabilities of.
 const TOP_LOGPROBS: u32 = 5;
@@ -74,27 +76,17 @@ struct Params {
 /// A file that cannot be read or written, or an item of another form; the error names the file, section and index. Rows
 /// and parameters that the sampler refuses are no failure: their `expect` holds the error text.
 pub(super) fn run(cases: &Path, out: &Path) -> Result<()> {
-    let text = fs::read(cases).with_context(|| format!("cannot read {}", cases.display()))?;
-    let mut file: Value =
-        serde_json::from_slice(&text).with_context(|| format!("{} is not JSON", cases.display()))?;
-    let bytes = match file.get("logits") {
-        None => Vec::new(),
-        Some(name) => {
-            let name =
-                name.as_str().with_context(|| format!("{}: `logits` is not a file name", cases.display()))?;
-            let path = cases.with_file_name(name);
-            fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?
-        }
-    };
-    let logits = match bytes.as_slice() {
-        [] => None,
-        bytes => Some(SafeTensors::deserialize(bytes).context("the logits file is not safetensors")?),
+    let mut file: Value = json_file::read(cases)?;
+    let logits = match file.get("logits") {
+        None => None,
+        Some(Value::String(name)) => Some(SafeTensors::open(cases.with_file_name(name))?),
+        Some(other) => bail!("{}: `logits` is {other}, but must be a file name", cases.display()),
     };
     fill(&mut file, "philox", philox)?;
     fill(&mut file, "noise", noise)?;
     fill(&mut file, "cases", |case| choose(&case, &row(logits.as_ref(), &case)?))?;
     fill(&mut file, "statistics", |case| count(&case, &row(logits.as_ref(), &case)?))?;
-    write(out, &file)
+    json_file::write(out, &file)
 }
 
 /// Sets the `expect` of every item of a section.
@@ -223,32 +215,10 @@ fn params(case: &Case) -> SamplingParams {
     }
 }
 
-fn row(logits: Option<&SafeTensors<'_>>, case: &Case) -> Result<Vec<f32>> {
+fn row(logits: Option<&SafeTensors>, case: &Case) -> Result<Storage<f32>> {
     let name = &case.name;
-    let tensor = logits
-        .context("the file names no `logits`")?
-        .tensor(name)
-        .with_context(|| format!("the logits file has no row {name}"))?;
-    let (dtype, shape) = (tensor.dtype(), tensor.shape());
-    ensure!(
-        dtype == Dtype::F32 && shape == [case.vocab],
-        "row {name} is {dtype:?} {shape:?}, but must be F32 [{}]",
-        case.vocab
-    );
-    let (words, _) = tensor.data().as_chunks::<4>();
-    Ok(words.iter().map(|&b| f32::from_le_bytes(b)).collect())
-}
-
-/// Writes beside `out` and renames, so that `out` is never half written.
-fn write(out: &Path, file: &Value) -> Result<()> {
-    let name = out.file_name().with_context(|| format!("{} is not a file name", out.display()))?;
-    let mut draft = name.to_os_string();
-    draft.push(format!(".{}.tmp", std::process::id()));
-    let draft = out.with_file_name(draft);
-    let written = fs::write(&draft, serde_json::to_vec(file)?).and_then(|()| fs::rename(&draft, out));
-    if written.is_err() {
-        // Best effort: the error of the write is the one to report.
-        let _ = fs::remove_file(&draft);
-    }
-    written.with_context(|| format!("cannot write {}", out.display()))
+    let logits = logits.context("the file names no `logits`")?;
+    let shape = logits.tensor(name)?.shape;
+    ensure!(shape == [case.vocab], "row {name} has shape {shape:?}, but must have [{}]", case.vocab);
+    Ok(logits.storage(name)?)
 }

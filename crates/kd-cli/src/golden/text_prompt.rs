@@ -7,11 +7,13 @@ use kd_text::parser::{Finish, OutputParser, ParserOptions};
 use kd_text::prompt::{Conversation, Media, RenderOptions, render_native, render_text};
 use serde_json::{Map, Value, json};
 
+use super::json_file;
+
 /// Renders every case of a `chat.inputs.json` and writes the cases with their `text`.
 ///
 /// # Errors
 /// If a file cannot be read or written, or a case is malformed; the error names the case.
-pub fn chat(cases: &Path, out: &Path) -> Result<()> {
+pub(super) fn chat(cases: &Path, out: &Path) -> Result<()> {
     fill(cases, out, |case| {
         let request = ["messages", "tools"]
             .into_iter()
@@ -36,7 +38,7 @@ pub fn chat(cases: &Path, out: &Path) -> Result<()> {
 ///
 /// # Errors
 /// As [`chat`].
-pub fn parser(cases: &Path, out: &Path) -> Result<()> {
+pub(super) fn parser(cases: &Path, out: &Path) -> Result<()> {
     fill(cases, out, |case| {
         let Some(Value::String(raw)) = case.get("raw") else { bail!("`raw` must be a string") };
         let thinking = flag(case, "thinking", true)?;
@@ -57,16 +59,13 @@ pub fn parser(cases: &Path, out: &Path) -> Result<()> {
 
 /// Reads an array of cases, completes each and writes the array.
 fn fill(cases: &Path, out: &Path, complete: impl Fn(&mut Map<String, Value>) -> Result<()>) -> Result<()> {
-    let text = std::fs::read(cases).with_context(|| format!("cannot read {}", cases.display()))?;
-    let mut list: Vec<Map<String, Value>> = serde_json::from_slice(&text)
-        .with_context(|| format!("{} is not a JSON array of cases", cases.display()))?;
+    let mut list: Vec<Map<String, Value>> = json_file::read(cases)?;
     for (i, case) in list.iter_mut().enumerate() {
         let name =
             case.get("name").and_then(Value::as_str).map_or_else(|| format!("number {i}"), str::to_owned);
         complete(case).with_context(|| format!("{}: case {name}", cases.display()))?;
     }
-    let json = serde_json::to_string_pretty(&list)?;
-    std::fs::write(out, json).with_context(|| format!("cannot write {}", out.display()))
+    json_file::write(out, &list)
 }
 
 fn flag(case: &Map<String, Value>, key: &str, default: bool) -> Result<bool> {

@@ -1,24 +1,22 @@
 //! `kd golden text tokenizer`: fills in the ids and texts of a tokenizer case file.
 
-use std::fs;
-use std::io::Write;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use kd_text::{StreamDecoder, Tokenizer, tokenizer};
 use serde_json::{Map, Value};
 
+use super::json_file;
+
 /// Reads `cases`, the golden set's shape with any subset of its sections and without the expected fields, and writes it
 /// to `out` with those fields computed by the tokenizer in the checkpoint directory `model`:
 /// `encode` gains `ids_special` and `ids_plain`, `decode` gains `text` and `skip_special`, `stream` gains `pieces` and
 /// `text`. Everything else is kept. The file appears whole or not at all.
-pub fn run(model: &Path, cases: &Path, out: &Path) -> Result<()> {
+pub(super) fn run(model: &Path, cases: &Path, out: &Path) -> Result<()> {
     let tokenizer = Tokenizer::from_dir(model)?;
-    let file = fs::read(cases).with_context(|| format!("cannot read {}", cases.display()))?;
-    let mut cases_json: Value =
-        serde_json::from_slice(&file).with_context(|| format!("{} is not valid JSON", cases.display()))?;
-    fill(&tokenizer, &mut cases_json).with_context(|| format!("in {}", cases.display()))?;
-    write_atomically(out, &cases_json).with_context(|| format!("cannot write {}", out.display()))
+    let mut file: Value = json_file::read(cases)?;
+    fill(&tokenizer, &mut file).with_context(|| format!("in {}", cases.display()))?;
+    json_file::write(out, &file)
 }
 
 fn fill(tokenizer: &Tokenizer, cases: &mut Value) -> Result<()> {
@@ -82,22 +80,4 @@ fn stream(tokenizer: &Tokenizer, case: &mut Map<String, Value>) -> Result<()> {
 fn ids(case: &Map<String, Value>) -> Result<Vec<u32>> {
     let ids = case.get("ids").context("ids: missing")?;
     serde_json::from_value(ids.clone()).context("ids: expected an array of token ids")
-}
-
-/// Writes beside `out` and renames, so that a reader never sees half a file.
-fn write_atomically(out: &Path, json: &Value) -> Result<()> {
-    let name = out.file_name().context("the path names no file")?;
-    let mut unfinished = name.to_owned();
-    unfinished.push(format!(".{}.tmp", std::process::id()));
-    let unfinished = out.with_file_name(unfinished);
-    let written = fs::File::create(&unfinished).and_then(|mut file| {
-        file.write_all(&serde_json::to_vec_pretty(json)?)?;
-        file.sync_all()?;
-        fs::rename(&unfinished, out)
-    });
-    if written.is_err() {
-        // Best effort: the error that matters is the one being returned.
-        let _ = fs::remove_file(&unfinished);
-    }
-    Ok(written?)
 }

@@ -19,20 +19,20 @@ pub enum CheckpointError {
         dir: PathBuf,
     },
     /// The index cannot be read.
-    #[error("{}: {source}", file.display())]
+    #[error("{}: {reason}", file.display())]
     IndexIo {
         /// The index.
         file: PathBuf,
         /// What the operating system says.
-        source: std::io::Error,
+        reason: std::io::Error,
     },
     /// The index is not what an index should be.
-    #[error("{}: malformed index: {source}", file.display())]
+    #[error("{}: malformed index: {reason}", file.display())]
     Index {
         /// The index.
         file: PathBuf,
         /// Where and why parsing stopped.
-        source: serde_json::Error,
+        reason: serde_json::Error,
     },
     /// A shard name that leads out of the directory.
     #[error("{}: tensor `{tensor}` is in shard {shard:?}, expected the plain name of a `.safetensors` file", file.display())]

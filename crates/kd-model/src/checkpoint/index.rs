@@ -18,7 +18,7 @@ pub(super) fn open(dir: &Path) -> Result<(Vec<SafeTensors>, BTreeMap<String, usi
     match std::fs::read(&file) {
         Ok(bytes) => open_shards(dir, &file, &bytes),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => open_single(dir),
-        Err(source) => Err(CheckpointError::IndexIo { file, source }),
+        Err(reason) => Err(CheckpointError::IndexIo { file, reason }),
     }
 }
 
@@ -38,7 +38,7 @@ fn open_shards(
     bytes: &[u8],
 ) -> Result<(Vec<SafeTensors>, BTreeMap<String, usize>), CheckpointError> {
     let index: Index = serde_json::from_slice(bytes)
-        .map_err(|source| CheckpointError::Index { file: file.to_path_buf(), source })?;
+        .map_err(|reason| CheckpointError::Index { file: file.to_path_buf(), reason })?;
     let mut shards = Vec::new();
     let mut number_of: BTreeMap<&str, usize> = BTreeMap::new();
     let mut tensors = BTreeMap::new();

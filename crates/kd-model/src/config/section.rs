@@ -187,17 +187,16 @@ pub(super) fn load(file: &Path) -> Result<Option<Value>, ConfigError> {
     let bytes = match std::fs::read(file) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(source) => return Err(ConfigError::Io { file: file.to_path_buf(), source }),
+        Err(reason) => return Err(ConfigError::Io { file: file.to_path_buf(), reason }),
     };
     let value = serde_json::from_slice(&bytes)
-        .map_err(|source| ConfigError::Json { file: file.to_path_buf(), source })?;
+        .map_err(|reason| ConfigError::Json { file: file.to_path_buf(), reason })?;
     Ok(Some(value))
 }
 
 /// As [`load`], with absence an error.
 pub(super) fn load_required(file: &Path) -> Result<Value, ConfigError> {
-    let absent = || ConfigError::Io { file: file.to_path_buf(), source: std::io::ErrorKind::NotFound.into() };
-    load(file)?.ok_or_else(absent)
+    load(file)?.ok_or_else(|| ConfigError::Absent { file: file.to_path_buf() })
 }
 
 fn token(value: &Value, vocab_size: usize) -> Option<u32> {

@@ -10,12 +10,12 @@ use crate::dtype::DType;
 #[non_exhaustive]
 pub enum SafeTensorsError {
     /// The operating system refused.
-    #[error("{}: {source}", file.display())]
+    #[error("{}: {reason}", file.display())]
     Io {
         /// The file.
         file: PathBuf,
         /// What the operating system says.
-        source: io::Error,
+        reason: io::Error,
     },
     /// A directory, pipe or device where a file was expected.
     #[error("{}: not a regular file", file.display())]
@@ -42,12 +42,12 @@ pub enum SafeTensorsError {
         limit: u64,
     },
     /// The header is not the JSON object that it should be.
-    #[error("{}: malformed header: {source}", file.display())]
+    #[error("{}: malformed header: {reason}", file.display())]
     Header {
         /// The file.
         file: PathBuf,
         /// Where and why parsing stopped; names a tensor that occurs twice.
-        source: serde_json::Error,
+        reason: serde_json::Error,
     },
     /// Offsets that run backwards or past the end of the file.
     #[error(
@@ -155,11 +155,11 @@ pub enum SafeTensorsError {
         tensor: String,
     },
     /// The safetensors crate refused to write.
-    #[error("{}: cannot be written: {source}", file.display())]
+    #[error("{}: cannot be written: {reason}", file.display())]
     Serialize {
         /// The file.
         file: PathBuf,
         /// Its reason.
-        source: ::safetensors::SafeTensorError,
+        reason: ::safetensors::SafeTensorError,
     },
 }

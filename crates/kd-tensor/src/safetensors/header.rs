@@ -37,7 +37,7 @@ pub(super) fn read(path: &Path, bytes: &[u8]) -> Result<BTreeMap<String, Entry>,
     let header_len = usize::try_from(found).ok().filter(|&len| len <= limit).ok_or_else(too_long)?;
     let (header, data) = rest.split_at(header_len);
     let header: Header =
-        serde_json::from_slice(header).map_err(|source| SafeTensorsError::Header { file: file(), source })?;
+        serde_json::from_slice(header).map_err(|reason| SafeTensorsError::Header { file: file(), reason })?;
     check(path, header.0, LENGTH_FIELD + header_len, data.len())
 }
 

@@ -42,7 +42,7 @@ impl SafeTensors {
     /// Every variant of [`SafeTensorsError`] that speaks of a file or of a header.
     pub fn open(path: impl Into<PathBuf>) -> Result<Self, SafeTensorsError> {
         let path = path.into();
-        let io = |source| SafeTensorsError::Io { file: path.clone(), source };
+        let io = |reason| SafeTensorsError::Io { file: path.clone(), reason };
         // Asked before opening: opening a pipe would wait for a writer.
         if !std::fs::metadata(&path).map_err(io)?.is_file() {
             return Err(SafeTensorsError::NotAFile { file: path });

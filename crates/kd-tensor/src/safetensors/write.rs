@@ -91,8 +91,8 @@ pub fn write_safetensors<'a, N: Into<String>>(
         tensors.insert(tensor, data);
     }
     let bytes = ::safetensors::serialize(tensors.iter(), None)
-        .map_err(|source| SafeTensorsError::Serialize { file: file(), source })?;
-    write_atomically(path, &bytes).map_err(|source| SafeTensorsError::Io { file: file(), source })
+        .map_err(|reason| SafeTensorsError::Serialize { file: file(), reason })?;
+    write_atomically(path, &bytes).map_err(|reason| SafeTensorsError::Io { file: file(), reason })
 }
 
 /// Writes a sibling file and renames it over `path`: a map of the old file stays valid, a reader sees old or new.

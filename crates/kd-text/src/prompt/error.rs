@@ -52,12 +52,12 @@ pub enum PromptError {
         kind: &'static str,
     },
     /// A file could not be read.
-    #[error("cannot read {}: {source}", path.display())]
+    #[error("cannot read {}: {reason}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
         /// Why.
-        source: std::io::Error,
+        reason: std::io::Error,
     },
     /// The chat template does not compile, failed, or refused the conversation.
     #[error("chat template {}, line {line}: {message}", path.display())]
@@ -95,5 +95,5 @@ pub enum PromptError {
     },
     /// The tokenizer refused the text.
     #[error("the prompt cannot be tokenised: {0}")]
-    Encode(#[source] Box<dyn Error + Send + Sync>),
+    Encode(Box<dyn Error + Send + Sync>),
 }

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::error::Error;
 
 use super::{PromptError, UserControls};
+use crate::Tokenizer;
 
 /// A piece of a prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,6 +65,20 @@ pub trait PromptEncoder {
     /// # Errors
     /// If the tokenizer refuses the text.
     fn encode_with_controls(&self, text: &str) -> Result<Vec<u32>, Box<dyn Error + Send + Sync>>;
+}
+
+impl PromptEncoder for Tokenizer {
+    fn control_id(&self, name: &str) -> Option<u32> {
+        self.token_id(name)
+    }
+
+    fn encode_ordinary(&self, text: &str) -> Result<Vec<u32>, Box<dyn Error + Send + Sync>> {
+        Ok(Tokenizer::encode_ordinary(self, text)?)
+    }
+
+    fn encode_with_controls(&self, text: &str) -> Result<Vec<u32>, Box<dyn Error + Send + Sync>> {
+        Ok(self.encode_with_special(text)?)
+    }
 }
 
 /// Encodes a prompt.

@@ -34,7 +34,7 @@ impl ChatTemplate {
     /// If the template or `tokenizer_config.json` cannot be read or does not compile.
     pub fn from_dir(dir: &Path) -> Result<Self, PromptError> {
         let file = dir.join("chat_template.jinja");
-        if !file.try_exists().map_err(|source| PromptError::Read { path: file.clone(), source })? {
+        if !file.try_exists().map_err(|reason| PromptError::Read { path: file.clone(), reason })? {
             return Ok(Self::Native(Native::NoTemplate));
         }
         let template = JinjaTemplate::load(&file, dir)?;

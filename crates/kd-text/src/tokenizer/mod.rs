@@ -75,6 +75,12 @@ impl Tokenizer {
         self.inner.control.name(id)
     }
 
+    /// The names of all control ids, reserved ones included.
+    pub fn control_names(&self) -> impl Iterator<Item = &str> {
+        let first = self.base_vocab_size() as u32;
+        (first..).map_while(|id| self.control_name(id))
+    }
+
     /// Begin-of-sequence: the control id that the configuration names as `bos_token`.
     pub fn bos_id(&self) -> Option<u32> {
         self.inner.control.bos

@@ -47,7 +47,7 @@ impl JinjaTemplate {
     /// [`PromptError::Read`] if a file cannot be read, [`PromptError::Template`] if the template does not compile.
     pub fn load(path: &Path, model_dir: &Path) -> Result<Self, PromptError> {
         let source = std::fs::read_to_string(path)
-            .map_err(|source| PromptError::Read { path: path.to_owned(), source })?;
+            .map_err(|reason| PromptError::Read { path: path.to_owned(), reason })?;
         Self::compile(path, source, variables::special_tokens(model_dir)?)
     }
 

@@ -131,7 +131,7 @@ pub(super) fn special_tokens(model_dir: &Path) -> Result<Vec<(String, String)>, 
     let text = match std::fs::read(&path) {
         Ok(text) => text,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(source) => return Err(PromptError::Read { path, source }),
+        Err(reason) => return Err(PromptError::Read { path, reason }),
     };
     let config: Value = serde_json::from_slice(&text).map_err(|e| PromptError::Template {
         path,

@@ -1,0 +1,135 @@
+//! The kernels of one device and profile.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::select::choose;
+use super::{Choice, Family, KernelError, LoadedUnit, Selection};
+use crate::bundle::Row;
+use crate::{Bundle, Device, Search};
+
+/// A bundle opened for a device.
+#[derive(Debug)]
+pub struct Kernels {
+    device: Device,
+    bundle: Bundle,
+    frozen: AtomicBool,
+}
+
+/// The loaded units of one family and one set of dimensions, preferred first.
+#[derive(Debug)]
+pub struct Units {
+    family: &'static str,
+    units: Vec<LoadedUnit>,
+    description: Family,
+}
+
+/// A unit that was chosen for a launch.
+pub(crate) struct Chosen<'a> {
+    pub(crate) loaded: &'a LoadedUnit,
+    pub(crate) selection: Selection,
+}
+
+impl Kernels {
+    /// Opens the bundle of `profile` for the architecture of `device`.
+    ///
+    /// # Errors
+    /// No bundle for this profile and architecture, or a damaged one.
+    pub fn open(device: &Device, profile: &str, search: &Search) -> Result<Self, KernelError> {
+        let bundle = Bundle::open(&search.find(profile, device.arch())?)?;
+        Self::with_bundle(device, bundle)
+    }
+
+    /// Uses `bundle`, which may hold SASS for the device or PTX (which the driver compiles when it is loaded).
+    ///
+    /// # Errors
+    /// SASS for another architecture.
+    pub fn with_bundle(device: &Device, bundle: Bundle) -> Result<Self, KernelError> {
+        let header = bundle.header();
+        if header.kind == "cubin" && header.arch != device.arch() {
+            let what = format!("holds SASS for {}, but {} is {}", header.arch, device.name(), device.arch());
+            return Err(KernelError::BadBundle { path: bundle.path().to_owned(), what });
+        }
+        Ok(Self { device: device.clone(), bundle, frozen: AtomicBool::new(false) })
+    }
+
+    /// Refuses to load anything from here on: after warm-up nothing may allocate or compile.
+    pub fn freeze(&self) {
+        self.frozen.store(true, Ordering::Release);
+    }
+
+    /// The bundle.
+    pub fn bundle(&self) -> &Bundle {
+        &self.bundle
+    }
+
+    /// Loads every variant of `family` for `dims`.
+    pub(crate) fn load(&self, family: &Family, dims: &[(&str, i64)]) -> Result<Units, KernelError> {
+        if self.frozen.load(Ordering::Acquire) {
+            return Err(KernelError::Frozen { family: family.name });
+        }
+        let rows = matching(&self.bundle, family, dims)?;
+        let arch = &self.bundle.header().arch;
+        let load = |(variant, row): (&'static str, &Row)| {
+            LoadedUnit::load(&self.device, arch, row, variant, self.bundle.image(row)?)
+        };
+        let units = rows.into_iter().map(load).collect::<Result<_, _>>()?;
+        Ok(Units { family: family.name, units, description: *family })
+    }
+}
+
+/// The rows of `family` with exactly `dims`, in the order of its variants.
+fn matching<'a>(
+    bundle: &'a Bundle,
+    family: &Family,
+    dims: &[(&str, i64)],
+) -> Result<Vec<(&'static str, &'a Row)>, KernelError> {
+    let header = bundle.header();
+    let of_family = || header.units.iter().filter(|row| row.family == family.name);
+    let fits = |row: &&Row| dims.iter().all(|(name, value)| row.dims.get(*name) == Some(value));
+    let rows: Vec<&Row> = of_family().filter(fits).collect();
+    if let Some(row) = rows.iter().find(|row| row.contract != family.contract) {
+        let (unit, found) = (row.unit.clone(), row.contract.clone());
+        return Err(KernelError::StaleImage { unit, found, expected: family.contract });
+    }
+    let variant =
+        |name: &&'static str| rows.iter().find(|row| row.variant == **name).map(|row| (*name, *row));
+    let found: Vec<_> = family.variants.iter().filter_map(variant).collect();
+    if !found.is_empty() {
+        return Ok(found);
+    }
+    let spell = |row: &Row| {
+        row.dims.iter().map(|(name, value)| format!("{name} = {value}")).collect::<Vec<_>>().join(", ")
+    };
+    let mut available: Vec<String> = of_family().map(spell).collect();
+    available.dedup();
+    Err(KernelError::NoUnit {
+        family: family.name,
+        wanted: dims.iter().map(|(name, value)| format!("{name} = {value}")).collect::<Vec<_>>().join(", "),
+        profile: header.profile.clone(),
+        available: if available.is_empty() { "none".to_owned() } else { available.join("; ") },
+    })
+}
+
+impl Units {
+    /// The units, preferred first.
+    pub fn iter(&self) -> impl Iterator<Item = &LoadedUnit> {
+        self.units.iter()
+    }
+
+    /// Family name.
+    pub fn family(&self) -> &'static str {
+        self.family
+    }
+
+    /// Chooses a unit by the launcher's conditions.
+    pub(crate) fn select(
+        &self,
+        choice: Choice<'_>,
+        eligible: impl Fn(&str) -> Option<bool>,
+        preferred: impl Fn(&str) -> Option<bool>,
+    ) -> Result<Chosen<'_>, KernelError> {
+        let available: Vec<&'static str> = self.units.iter().map(LoadedUnit::variant).collect();
+        let (index, selection) = choose(&self.description, &available, choice, eligible, preferred)?;
+        Ok(Chosen { loaded: &self.units[index], selection })
+    }
+}

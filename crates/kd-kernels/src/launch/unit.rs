@@ -1,0 +1,174 @@
+//! An image in the driver, and its launch: the unsafe part.
+
+use std::ffi::{CString, c_void};
+use std::sync::Arc;
+
+use cudarc::driver::sys::{self, CUfunction_attribute, CUlaunchAttributeID, CUresult};
+use cudarc::driver::{CudaContext, result};
+
+use super::{Geometry, KernelError, Params, Stream};
+use crate::Device;
+use crate::bundle::Row;
+use crate::error::code;
+
+/// Shared memory that a kernel may use without asking, in bytes.
+const SMEM_WITHOUT_OPT_IN: u32 = 48 * 1024;
+
+/// A loaded unit.
+#[derive(Debug)]
+pub struct LoadedUnit {
+    row: Row,
+    variant: &'static str,
+    function: sys::CUfunction,
+    module: sys::CUmodule,
+    context: Arc<CudaContext>,
+}
+
+// SAFETY: module and function handles may be used from any thread that has the context current; every use here makes
+// it current first, and nothing changes the function after loading.
+unsafe impl Send for LoadedUnit {}
+// SAFETY: as for Send.
+unsafe impl Sync for LoadedUnit {}
+
+impl LoadedUnit {
+    /// Loads `image`, the SASS or PTX that `row` describes.
+    pub(super) fn load(
+        device: &Device,
+        arch: &str,
+        row: &Row,
+        variant: &'static str,
+        image: &[u8],
+    ) -> Result<Self, KernelError> {
+        let context = device.context().clone();
+        let failed = |error| KernelError::driver(format!("loading {}", row.unit), error);
+        context.bind_to_thread().map_err(failed)?;
+        // PTX is read up to a zero byte; for SASS, whose size is in its own header, one more byte changes nothing.
+        let image = [image, &[0]].concat();
+        // SAFETY: `image` is a whole image (its hash was checked) and outlives the call, which copies it.
+        let loaded = unsafe { result::module::load_data(image.as_ptr().cast()) };
+        let module = loaded.map_err(|error| refused(device, arch, row, error))?;
+        let mut unit = Self {
+            row: row.clone(),
+            variant,
+            function: std::ptr::null_mut(),
+            module,
+            context: context.clone(),
+        };
+        let entry = CString::new(row.unit.as_str()).map_err(|_| KernelError::Driver {
+            what: format!("loading {:?}", row.unit),
+            code: "the entry name holds a zero byte".to_owned(),
+        })?;
+        // SAFETY: `module` was loaded above and lives as long as `unit`.
+        unit.function = unsafe { result::module::get_function(module, entry) }.map_err(failed)?;
+        if row.smem > SMEM_WITHOUT_OPT_IN {
+            let limit = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            let bytes = i32::try_from(row.smem).unwrap_or(i32::MAX);
+            // SAFETY: the function belongs to the module above; the driver refuses a size it cannot give.
+            unsafe { sys::cuFuncSetAttribute(unit.function, limit, bytes) }.result().map_err(failed)?;
+        }
+        Ok(unit)
+    }
+
+    /// The manifest row of the image.
+    pub fn row(&self) -> &Row {
+        &self.row
+    }
+
+    /// The variant.
+    pub fn variant(&self) -> &'static str {
+        self.variant
+    }
+
+    /// A dimension, tunable or constant of the unit.
+    pub(crate) fn constant(&self, name: &str) -> Option<i64> {
+        self.row.constants.get(name).or_else(|| self.row.dims.get(name)).copied()
+    }
+
+    /// Launches the unit; returns at once.
+    ///
+    /// # Safety
+    /// `params` must match the entry's parameters in number, order and type, and the memory that the kernel reads and
+    /// writes through them must be valid on the device of `stream` until the launch has finished there.
+    pub(crate) unsafe fn launch(
+        &self,
+        stream: &Stream,
+        geometry: &Geometry,
+        params: &Params,
+    ) -> Result<(), KernelError> {
+        if geometry.is_empty() {
+            return Ok(());
+        }
+        let failed = |error| KernelError::driver(format!("launching {}", self.row.unit), error);
+        if **stream.cuda().context() != *self.context {
+            let code = "the stream belongs to another device".to_owned();
+            return Err(KernelError::Driver { what: format!("launching {}", self.row.unit), code });
+        }
+        self.context.bind_to_thread().map_err(failed)?;
+        let mut attributes = Vec::with_capacity(2);
+        if geometry.cooperative {
+            let mut value = no_value();
+            value.cooperative = 1;
+            attributes.push(attribute(CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE, value));
+        }
+        if geometry.pdl {
+            let mut value = no_value();
+            value.programmaticStreamSerializationAllowed = 1;
+            let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+            attributes.push(attribute(id, value));
+        }
+        let [x, y, z] = geometry.grid;
+        let config = sys::CUlaunchConfig {
+            gridDimX: x,
+            gridDimY: y,
+            gridDimZ: z,
+            blockDimX: self.row.block,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: self.row.smem,
+            hStream: stream.cuda().cu_stream(),
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: u32::try_from(attributes.len()).unwrap_or_default(),
+        };
+        let mut pointers: Vec<*mut c_void> = params.pointers();
+        // SAFETY: config, attributes and parameter cells live across the call, which copies them; that they fit the
+        // kernel is the caller's promise.
+        let status = unsafe {
+            sys::cuLaunchKernelEx(&config, self.function, pointers.as_mut_ptr(), std::ptr::null_mut())
+        };
+        status.result().map_err(failed)
+    }
+}
+
+impl Drop for LoadedUnit {
+    fn drop(&mut self) {
+        if self.context.bind_to_thread().is_ok() {
+            // SAFETY: the module was loaded in this context and is not used after this. An error here has nowhere to go
+            // and frees nothing more.
+            let _ = unsafe { result::module::unload(self.module) };
+        }
+    }
+}
+
+fn no_value() -> sys::CUlaunchAttributeValue {
+    sys::CUlaunchAttributeValue { pad: [0; 64] }
+}
+
+fn attribute(id: CUlaunchAttributeID, value: sys::CUlaunchAttributeValue) -> sys::CUlaunchAttribute {
+    sys::CUlaunchAttribute { id, pad: [0; 4], value }
+}
+
+/// The two refusals that mean "an image for another device", made readable.
+fn refused(device: &Device, arch: &str, row: &Row, error: cudarc::driver::DriverError) -> KernelError {
+    match error.0 {
+        CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU
+        | CUresult::CUDA_ERROR_INVALID_PTX
+        | CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION => KernelError::ImageRefused {
+            unit: row.unit.clone(),
+            image: arch.to_owned(),
+            device: device.name().to_owned(),
+            arch: device.arch().to_owned(),
+            code: code(error),
+        },
+        _ => KernelError::driver(format!("loading {}", row.unit), error),
+    }
+}

@@ -1,0 +1,24 @@
+/// Root-mean-square norm of each row: `y = x / sqrt(mean(x^2) + eps) * gain`, f32 inside, rounded once at the end.
+family! { rms_norm, template "norm/rms_norm.cuh";
+  dims    { H = [hidden, q_lora_rank, kv_lora_rank] }
+  variant v2 { VPT = 2 }
+  variant v4 { VPT = 4 } when H >= 1024
+  const   { VECS = H / 8, WARPS = ceil_div(VECS, 32 * VPT), ROWS = max(1, 4 / WARPS) }
+  require { H % 8 == 0, WARPS <= 32 }
+  smem    { partial: f32[ROWS * WARPS] }
+  args    { x: bf16[M, H], gain: bf16[H], eps: f32, y: mut bf16[M, H] }
+  launch  { grid ceil_div(M, ROWS), block 32 * WARPS * ROWS, pdl }
+}
+
+/// Residual add, then the norm of the sum: `h += delta; y = rms_norm(h)`. The norm sees `h` as it is stored (bf16), so
+/// the result is bitwise that of an add followed by `rms_norm` of the same variant.
+family! { add_rms_norm, template "norm/rms_norm.cuh";
+  dims    { H = hidden }
+  variant v2 { VPT = 2 }
+  variant v4 { VPT = 4 } when H >= 1024
+  const   { VECS = H / 8, WARPS = ceil_div(VECS, 32 * VPT), ROWS = max(1, 4 / WARPS) }
+  require { H % 8 == 0, WARPS <= 32 }
+  smem    { partial: f32[ROWS * WARPS] }
+  args    { h: mut bf16[M, H], delta: bf16[M, H], gain: bf16[H], eps: f32, y: mut bf16[M, H] }
+  launch  { grid ceil_div(M, ROWS), block 32 * WARPS * ROWS, pdl }
+}

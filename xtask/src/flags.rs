@@ -1,0 +1,122 @@
+//! The command line of xtask.
+
+use kernel_gen::{ARCHS, Arch, Profile};
+
+pub(crate) const USAGE: &str = "\
+usage: cargo xtask <command>
+
+  build-kernels   compile every kernel unit and bundle the images into target/kernels
+      --arch NAME          only this architecture (repeatable); default: all
+      --profile NAME       only this profile (repeatable); default: all
+      --family NAME        only this family (repeatable); compiles and reports, writes no bundle
+      --check              also: generated code fresh, registers and spills within kernel-gen/ratchets.json
+      --update-ratchets    write what was measured into kernel-gen/ratchets.json
+      --keep-sources       leave the generated .cu files in target/kernels/sources
+  codegen         write the generated launchers of crates/kd-kernels
+      --check              fail if they are not fresh, write nothing
+  ci              what .ci/run runs: format, lints, fresh code, kernels, tests";
+
+/// A parsed command line.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    Help,
+    BuildKernels(BuildOptions),
+    Codegen { check: bool },
+    Ci,
+}
+
+/// Flags of `build-kernels`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct BuildOptions {
+    pub(crate) archs: Vec<Arch>,
+    pub(crate) profiles: Vec<Profile>,
+    pub(crate) families: Vec<String>,
+    pub(crate) check: bool,
+    pub(crate) update_ratchets: bool,
+    pub(crate) keep_sources: bool,
+}
+
+/// Reads `arguments`; the error is one line for the user.
+pub(crate) fn parse(arguments: &[String]) -> Result<Command, String> {
+    let Some((verb, rest)) = arguments.split_first() else { return Ok(Command::Help) };
+    match (verb.as_str(), rest) {
+        ("build-kernels", rest) => build_options(rest).map(Command::BuildKernels),
+        ("codegen", []) => Ok(Command::Codegen { check: false }),
+        ("codegen", [flag]) if flag == "--check" => Ok(Command::Codegen { check: true }),
+        ("ci", []) => Ok(Command::Ci),
+        ("help" | "--help" | "-h", _) => Ok(Command::Help),
+        ("codegen" | "ci", [flag, ..]) => Err(format!("`{verb}` does not take `{flag}`")),
+        _ => Err(format!("unknown command `{verb}`")),
+    }
+}
+
+fn build_options(arguments: &[String]) -> Result<BuildOptions, String> {
+    let mut options = BuildOptions::default();
+    let mut rest = arguments.iter();
+    while let Some(flag) = rest.next() {
+        let mut value = || rest.next().ok_or_else(|| format!("{flag} needs a value"));
+        match flag.as_str() {
+            "--arch" => {
+                let name = value()?;
+                let known = || ARCHS.map(|arch| arch.name).join(", ");
+                let arch =
+                    Arch::named(name).ok_or_else(|| format!("unknown --arch {name}; known: {}", known()))?;
+                options.archs.push(arch);
+            }
+            "--profile" => {
+                let name = value()?;
+                let known = || Profile::all().into_iter().map(|p| p.name).collect::<Vec<_>>().join(", ");
+                let profile = Profile::named(name)
+                    .ok_or_else(|| format!("unknown --profile {name}; known: {}", known()))?;
+                options.profiles.push(profile);
+            }
+            "--family" => options.families.push(value()?.clone()),
+            "--check" => options.check = true,
+            "--update-ratchets" => options.update_ratchets = true,
+            "--keep-sources" => options.keep_sources = true,
+            other => return Err(format!("`build-kernels` does not take `{other}`")),
+        }
+    }
+    if options.archs.is_empty() {
+        options.archs = ARCHS.to_vec();
+    }
+    if options.profiles.is_empty() {
+        options.profiles = Profile::all();
+    }
+    Ok(options)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(line: &str) -> Result<Command, String> {
+        parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn everything_is_built_by_default() {
+        let Ok(Command::BuildKernels(options)) = parsed("build-kernels") else { panic!("not parsed") };
+        assert_eq!((options.archs.len(), options.profiles.len()), (ARCHS.len(), Profile::all().len()));
+    }
+
+    #[test]
+    fn flags_narrow_the_build() {
+        let Ok(Command::BuildKernels(options)) =
+            parsed("build-kernels --arch sm_90a --profile demo-tp1 --check")
+        else {
+            panic!("not parsed")
+        };
+        assert_eq!(options.archs[0].name, "sm_90a");
+        assert_eq!(options.profiles[0].name, "demo-tp1");
+        assert!(options.check && !options.keep_sources);
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        assert!(parsed("build-kernels --arch sm_80").unwrap_err().contains("known: sm_120, sm_90a"));
+        assert!(parsed("build-kernels --profile").unwrap_err().contains("needs a value"));
+        assert!(parsed("codegen --chek").unwrap_err().contains("--chek"));
+        assert!(parsed("deploy").unwrap_err().contains("deploy"));
+    }
+}
