@@ -12,8 +12,19 @@ pub const MAX_REL: f64 = 1e-4;
 
 /// Inputs, and arrays that are only there to judge others.
 const NOT_COMPARED: [&str; 13] = [
-    "input_ids", "prompt_ids", "prefix_ids", "tokens", "parents", "steps", "router_margin", "top1_margin", "taps",
-    "weight", "start", "bonus", "logits_bf16_dequant",
+    "input_ids",
+    "prompt_ids",
+    "prefix_ids",
+    "tokens",
+    "parents",
+    "steps",
+    "router_margin",
+    "top1_margin",
+    "taps",
+    "weight",
+    "start",
+    "bonus",
+    "logits_bf16_dequant",
 ];
 
 /// Compares every expected array of the file `golden` with the one of the same name in `engine`, and returns how many
@@ -80,7 +91,8 @@ pub fn floats(expected: &[f32], found: &[f32]) -> Result<(), String> {
     let differences = expected.iter().zip(found).map(|(&e, &f)| f64::from(f) - f64::from(e));
     let max = differences.clone().fold(0.0, |max: f64, d| max.max(d.abs()));
     let norm = |squares: f64| squares.sqrt().max(1e-30);
-    let rel = norm(differences.map(|d| d * d).sum()) / norm(expected.iter().map(|&e| f64::from(e).powi(2)).sum());
+    let rel =
+        norm(differences.map(|d| d * d).sum()) / norm(expected.iter().map(|&e| f64::from(e).powi(2)).sum());
     if max > MAX_ABS || rel > MAX_REL {
         return Err(format!("max abs {max:.2e} (limit {MAX_ABS}), relative {rel:.2e} (limit {MAX_REL})"));
     }

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use kd_engine::{
-    Choice, Engine, EngineOptions, Event, FinishReason, Models, Request, RequestId, Round, Speculation, StreamError,
-    StreamStats,
+    Choice, Engine, EngineOptions, Event, FinishReason, Models, Request, RequestId, Round, Speculation,
+    StreamError, StreamStats,
 };
 use kd_tensor::Pool;
 
@@ -65,7 +65,8 @@ impl Answer {
 }
 
 /// Room for the largest test.
-pub const OPTIONS: EngineOptions = EngineOptions { max_streams: 16, cache_tokens: 16 * 256, prefill_chunk: 256 };
+pub const OPTIONS: EngineOptions =
+    EngineOptions { max_streams: 16, cache_tokens: 16 * 256, prefill_chunk: 256 };
 
 /// Runs all requests to their ends, and checks that every page came back.
 ///

@@ -49,7 +49,8 @@ pub fn forbidden(metadata: &Value) -> Vec<String> {
             found.push(format!("{name} has no layer"));
         }
         let dependencies = package["dependencies"].as_array().expect("dependencies");
-        let own = dependencies.iter().map(|d| d["name"].as_str().expect("a name")).filter(|d| names.contains(d));
+        let own =
+            dependencies.iter().map(|d| d["name"].as_str().expect("a name")).filter(|d| names.contains(d));
         found.extend(own.filter(|to| !may_depend(name, to)).map(|to| format!("{name} -> {to}")));
     }
     found

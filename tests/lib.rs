@@ -71,7 +71,5 @@ pub fn demo_models() -> Models {
 /// Text from ids below 512: byte tokens, then control ids.
 pub fn byte_tokenizer() -> Tokenizer {
     static TOKENIZER: OnceLock<Tokenizer> = OnceLock::new();
-    TOKENIZER
-        .get_or_init(|| Tokenizer::from_dir(golden("base/checkpoint")).expect("a tokenizer"))
-        .clone()
+    TOKENIZER.get_or_init(|| Tokenizer::from_dir(golden("base/checkpoint")).expect("a tokenizer")).clone()
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use half::bf16;
 use kd_engine::Models;
 use kd_model::{Drafter, Target};
-use kd_tensor::safetensors::{TensorData, write_safetensors};
+use kd_tensor::safetensors::{SafeTensors, TensorData, write_safetensors};
+use safetensors::View;
 use serde_json::{Value, json};
 
 use crate::{byte_tokenizer, golden};
@@ -99,7 +100,8 @@ pub struct DrafterShape {
     pub head: Option<f32>,
 }
 
-type Tensors = Vec<(String, TensorData<'static>)>;
+/// Tensors to be written, by name.
+pub type Tensors = Vec<(String, TensorData<'static>)>;
 
 struct Writer {
     numbers: Numbers,
@@ -113,7 +115,8 @@ impl Writer {
 
     fn matrix(&mut self, name: &str, rows: usize, cols: usize, gain: f32) {
         let scale = gain / (cols as f32).sqrt();
-        let values: Vec<bf16> = (0..rows * cols).map(|_| bf16::from_f32(self.numbers.normal() * scale)).collect();
+        let values: Vec<bf16> =
+            (0..rows * cols).map(|_| bf16::from_f32(self.numbers.normal() * scale)).collect();
         self.tensors.push((format!("{name}.weight"), TensorData::owned(&[rows, cols], &values)));
     }
 
@@ -125,7 +128,8 @@ impl Writer {
     fn int4(&mut self, name: &str, rows: usize, cols: usize) {
         let packed: Vec<i32> = (0..rows * cols / 8).map(|_| self.numbers.bits() as i32).collect();
         // Uniform codes have a standard deviation of 4.6.
-        let scale = |n: &mut Numbers| bf16::from_f32((0.5 + n.unit() as f32) * 1.5 / 4.6 / (cols as f32).sqrt());
+        let scale =
+            |n: &mut Numbers| bf16::from_f32((0.5 + n.unit() as f32) * 1.5 / 4.6 / (cols as f32).sqrt());
         let scales: Vec<bf16> = (0..rows * cols / 32).map(|_| scale(&mut self.numbers)).collect();
         self.tensors.push((format!("{name}.weight_packed"), TensorData::owned(&[rows, cols / 8], &packed)));
         self.tensors.push((format!("{name}.weight_scale"), TensorData::owned(&[rows, cols / 32], &scales)));
@@ -163,7 +167,7 @@ pub fn write_target(dir: &Path, shape: &TargetShape, seed: u64, edit: impl FnOnc
 
     let mut w = Writer::new(seed);
     let top = "language_model.model";
-    w.matrix(&format!("{top}.embed_tokens"), shape.vocab, HIDDEN, (HIDDEN as f32).sqrt());
+    w.matrix(&format!("{top}.embed_tokens"), shape.vocab, HIDDEN, 0.5 * (HIDDEN as f32).sqrt());
     w.matrix("language_model.lm_head", shape.vocab, HIDDEN, 2.0);
     w.gains(&format!("{top}.norm"), HIDDEN);
     for layer in 0..shape.layers {
@@ -188,8 +192,8 @@ fn target_layer(w: &mut Writer, shape: &TargetShape, layer: usize, name: &str) {
     }
     w.matrix(&format!("{attention}.kv_a_proj_with_mqa"), LATENT + ROPE, HIDDEN, 1.0);
     w.gains(&format!("{attention}.kv_a_layernorm"), LATENT);
-    w.matrix(&format!("{attention}.kv_b_proj"), shape.heads * (NOPE + VALUE), LATENT, 1.5);
-    w.matrix(&format!("{attention}.o_proj"), HIDDEN, shape.heads * VALUE, 1.5);
+    w.matrix(&format!("{attention}.kv_b_proj"), shape.heads * (NOPE + VALUE), LATENT, 2.0);
+    w.matrix(&format!("{attention}.o_proj"), HIDDEN, shape.heads * VALUE, 3.0);
     let mlp = format!("{name}.mlp");
     if layer < shape.dense {
         w.mlp(&mlp, DENSE);
@@ -219,13 +223,16 @@ pub fn write_drafter(dir: &Path, target: &TargetShape, shape: &DrafterShape, see
     let mut config = crate::json(&golden("drafter/full/checkpoint/config.json"));
     let kind = if shape.window.is_some() { "sliding_attention" } else { "full_attention" };
     let last = target.vocab - 1;
-    merge(&mut config, json!({
-        "hidden_size": HIDDEN, "intermediate_size": WIDTH, "num_attention_heads": HEADS,
-        "num_key_value_heads": KV_HEADS, "head_dim": DIM, "vocab_size": target.vocab, "block_size": shape.block,
-        "num_target_layers": target.layers, "layer_types": [kind, kind], "sliding_window": shape.window,
-        "use_sliding_window": shape.window.is_some(), "bos_token_id": 0, "eos_token_id": last, "pad_token_id": last,
-        "dflash_config": { "mask_token_id": shape.mask, "target_layer_ids": shape.taps },
-    }));
+    merge(
+        &mut config,
+        json!({
+            "hidden_size": HIDDEN, "intermediate_size": WIDTH, "num_attention_heads": HEADS,
+            "num_key_value_heads": KV_HEADS, "head_dim": DIM, "vocab_size": target.vocab, "block_size": shape.block,
+            "num_target_layers": target.layers, "layer_types": [kind, kind], "sliding_window": shape.window,
+            "use_sliding_window": shape.window.is_some(), "bos_token_id": 0, "eos_token_id": last, "pad_token_id": last,
+            "dflash_config": { "mask_token_id": shape.mask, "target_layer_ids": shape.taps },
+        }),
+    );
     let mut w = Writer::new(seed);
     w.matrix("fc", HIDDEN, HIDDEN * shape.taps.len(), 1.0);
     w.gains("hidden_norm", HIDDEN);
@@ -263,11 +270,50 @@ fn write(dir: &Path, config: &Value, tensors: Tensors) {
     write_safetensors(dir.join("model.safetensors"), tensors).expect("model.safetensors");
 }
 
+/// Changes the values of one bf16 tensor.
+///
+/// # Panics
+/// If there is no such tensor.
+pub fn edit_bf16(tensors: &mut Tensors, name: &str, edit: impl FnOnce(&mut [bf16])) {
+    let slot = tensors.iter_mut().find(|(n, _)| n == name).unwrap_or_else(|| panic!("no tensor {name}"));
+    let (shape, bytes) = (View::shape(&&slot.1).to_vec(), View::data(&&slot.1).into_owned());
+    let mut values: Vec<bf16> = bytes.chunks_exact(2).map(|b| bf16::from_le_bytes([b[0], b[1]])).collect();
+    edit(&mut values);
+    slot.1 = TensorData::owned(&shape, &values);
+}
+
+/// A drafter with the configuration of the one in `dir` and its matrices in disorder: it knows nothing.
+///
+/// # Panics
+/// If `dir` holds no drafter of bf16 matrices.
+pub fn scrambled_drafter(dir: &Path, seed: u64) -> Drafter {
+    let file = SafeTensors::open(dir.join("model.safetensors")).expect("weights");
+    let mut numbers = Numbers(seed);
+    let tensors: Tensors = file
+        .iter()
+        .map(|view| {
+            let mut values = file.storage::<bf16>(view.name).expect("bf16").to_vec();
+            if view.shape.len() > 1 {
+                numbers.shuffle(&mut values);
+            }
+            (view.name.to_owned(), TensorData::owned(view.shape, &values))
+        })
+        .collect();
+    let scrambled = tempfile::tempdir().expect("a folder");
+    write(scrambled.path(), &crate::json(&dir.join("config.json")), tensors);
+    Drafter::load(scrambled.path()).expect("a drafter")
+}
+
 /// A random pair with a tokenizer for its first 512 ids. `edit` may change the target's tensors.
 ///
 /// # Panics
 /// If the pair cannot be written or loaded.
-pub fn pair(target: &TargetShape, drafter: &DrafterShape, seed: u64, edit: impl FnOnce(&mut Tensors)) -> Models {
+pub fn pair(
+    target: &TargetShape,
+    drafter: &DrafterShape,
+    seed: u64,
+    edit: impl FnOnce(&mut Tensors),
+) -> Models {
     // Mapped files outlive their names.
     let dir = tempfile::tempdir().expect("a folder");
     let (to_target, to_drafter) = (dir.path().join("target"), dir.path().join("drafter"));

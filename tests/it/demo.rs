@@ -24,7 +24,8 @@ fn cases() -> &'static [Value] {
 
 /// All prompts together, 128 tokens each; EOS does not end them.
 fn generate(speculation: Speculation) -> Vec<Answer> {
-    let requests = cases().iter().map(|case| Request { speculation, ..Request::new(ids(&case["prompt"]), 128) });
+    let requests =
+        cases().iter().map(|case| Request { speculation, ..Request::new(ids(&case["prompt"]), 128) });
     let answers = together(&demo_models(), requests);
     for (answer, case) in answers.iter().zip(cases()) {
         assert_eq!(answer.tokens(), ids(&case["greedy"]), "{speculation:?}");
@@ -133,14 +134,16 @@ fn fault_9_logits_taps_and_draft_logits() {
         let rows = pass.hidden.gather(prompt.len() - 1..tokens.len());
         let logits = target.logits(&pool, &rows);
         compare::floats(&floats(format!("case{i}.logits")), logits.data()).expect("logits");
-        compare::floats(&floats(format!("case{i}.taps_last")), pass.taps.row(prompt.len() - 1)).expect("taps");
+        compare::floats(&floats(format!("case{i}.taps_last")), pass.taps.row(prompt.len() - 1))
+            .expect("taps");
 
         let mut context = drafter.new_cache(pages.len());
         let all: Vec<usize> = (0..prompt.len()).collect();
         let keys = drafter.context(&pool, &pass.taps.gather(0..prompt.len()), 0..prompt.len());
         context.commit(&keys, &all, &pages, 0);
         let block = BlockSegment { pages: &pages, start: prompt.len() };
-        let draft = drafter.draft(&pool, target.as_ref().into(), &greedy[..1], &[block], &context).expect("a draft");
+        let draft =
+            drafter.draft(&pool, target.as_ref().into(), &greedy[..1], &[block], &context).expect("a draft");
         compare::floats(&floats(format!("case{i}.draft_logits")), draft.logits.data()).expect("draft logits");
     }
 }
@@ -152,7 +155,7 @@ fn tokenizer_cases_and_texts() {
     assert!(!tokenizer_cases.is_empty());
     for case in tokenizer_cases {
         let text = case["text"].as_str().expect("text");
-        assert_eq!(tokenizer.encode_ordinary(text).expect("ids"), ids(&case["ids"]), "{text:?}");
+        assert_eq!(tokenizer.encode_with_special(text).expect("ids"), ids(&case["ids"]), "{text:?}");
         assert_eq!(tokenizer.decode(&ids(&case["ids"]), false).expect("text"), text);
     }
     for case in cases() {

@@ -12,14 +12,19 @@ use crate::pairs::{BUDGETS, NARROW, TEMPERATURES, WIDE, at, fixed, narrow, reque
 fn every_budget_and_temperature_gives_the_tokens_of_plain_decoding() {
     let models = narrow();
     for temperature in TEMPERATURES {
-        let requests: Vec<Request> = [1, 63, 64, 65].map(|len| at(temperature, fixed(len, NARROW, 20))).into();
+        let requests: Vec<Request> =
+            [1, 63, 64, 65].map(|len| at(temperature, fixed(len, NARROW, 20))).into();
         let expected: Vec<_> = requests.iter().map(|r| plain(&models, r)).collect();
         for budget in BUDGETS {
             let answers = together(&models, requests.iter().map(|r| tree(budget, r)));
             for (answer, (request, plain)) in answers.iter().zip(requests.iter().zip(&expected)) {
-                let what = format!("budget {budget}, temperature {temperature}, prompt {}", request.prompt.len());
+                let what =
+                    format!("budget {budget}, temperature {temperature}, prompt {}", request.prompt.len());
                 answer.assert_equals(plain, &what);
-                assert!(answer.rounds.iter().all(|round| round.tree.len() <= budget), "{what}: tree over budget");
+                assert!(
+                    answer.rounds.iter().all(|round| round.tree.len() <= budget),
+                    "{what}: tree over budget"
+                );
                 if budget >= 63 {
                     assert!(answer.accepted() > 1.0, "{what}: {} accepted a round", answer.accepted());
                 }
@@ -89,25 +94,26 @@ fn random_streams_with_rejected_drafts_come_and_go() {
 
 #[test]
 fn accepted_paths_cross_pages() {
-    // The answer runs from position 60 over the page ends at 64 and 128.
     let models = narrow();
-    for temperature in TEMPERATURES {
-        let request = at(temperature, fixed(60, NARROW, 80));
+    let mut crossed = [0, 0];
+    for (i, temperature) in TEMPERATURES.into_iter().enumerate() {
+        // From shortly before the page end at 64 over the one at 128.
+        let request = at(temperature, fixed(59 + i, NARROW, 80));
         let answer = alone(&models, &tree(128, &request));
         answer.assert_equals(&plain(&models, &request), "over page ends");
-        let crossed = |end: usize| {
-            answer.rounds.iter().any(|r| r.start < end - 1 && r.start + r.rows.len() > end && r.rows.len() > 2)
-        };
-        assert!(crossed(64) || crossed(128), "no accepted path crossed a page end");
+        for (crossed, end) in crossed.iter_mut().zip([64, 128]) {
+            *crossed +=
+                answer.rounds.iter().filter(|r| r.start < end && r.start + r.rows.len() > end).count();
+        }
     }
+    assert!(crossed.iter().all(|&n| n > 0), "no accepted path crossed a page end: {crossed:?}");
 }
 
 #[test]
 fn prompt_chunks_do_not_matter() {
     for (models, vocab) in [(narrow(), NARROW), (wide(), WIDE)] {
-        let requests: Vec<Arrival> = [1, 64, 65, 130]
-            .map(|len| Arrival::from(tree(16, &at(0.7, fixed(len, vocab, 8)))))
-            .into();
+        let requests: Vec<Arrival> =
+            [1, 64, 65, 130].map(|len| Arrival::from(tree(16, &at(0.7, fixed(len, vocab, 8))))).into();
         let with_chunk = |prefill_chunk| {
             let options = EngineOptions { prefill_chunk, ..OPTIONS };
             let mut engine = Engine::new(models.clone(), Pool::single(), options).expect("a pair that fits");
@@ -138,11 +144,15 @@ fn the_demo_pair_is_lossless_where_drafts_are_good() {
         requests.push(request);
     }
     let expected: Vec<_> = requests.iter().map(|r| plain(&models, r)).collect();
-    for speculation in [Speculation::Chain, Speculation::Tree { nodes: 16 }, Speculation::Tree { nodes: 65 }] {
+    for speculation in [Speculation::Chain, Speculation::Tree { nodes: 16 }, Speculation::Tree { nodes: 65 }]
+    {
         let answers = together(&models, requests.iter().map(|r| Request { speculation, ..r.clone() }));
         answers.iter().zip(&expected).for_each(|(answer, plain)| answer.assert_equals(plain, "demo"));
         let rounds: u64 = answers.iter().map(|a| a.stats.rounds).sum();
         let tokens: u64 = answers.iter().map(|a| a.stats.round_tokens).sum();
-        assert!(tokens > 2 * rounds, "{speculation:?}: {tokens} tokens in {rounds} rounds: drafts are not accepted");
+        assert!(
+            2 * tokens > 3 * rounds,
+            "{speculation:?}: {tokens} tokens in {rounds} rounds: drafts are not accepted"
+        );
     }
 }

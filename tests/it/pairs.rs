@@ -81,7 +81,11 @@ pub(crate) fn request(numbers: &mut Numbers, vocab: usize) -> Request {
         frequency_penalty: n.pick(&[0.0, 0.2]),
         logit_bias: if n.below(2) == 0 { vec![] } else { vec![(id(n), 1.5), (id(n), -1.5)] },
         forbidden_ids: if n.below(3) > 0 { vec![] } else { vec![id(n)] },
-        allowed_ids: if n.below(4) > 0 { None } else { Some((0..vocab as u32).filter(|id| id % 5 < 3).collect()) },
+        allowed_ids: if n.below(4) > 0 {
+            None
+        } else {
+            Some((0..vocab as u32).filter(|id| id % 5 < 3).collect())
+        },
         min_tokens: n.pick(&[0, 0, 6]),
         stop_ids: if n.below(2) == 0 { vec![] } else { vec![id(n)] },
         seed: n.bits(),

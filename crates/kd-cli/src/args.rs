@@ -69,7 +69,13 @@ pub(crate) struct PromptArgs {
     #[arg(long, env = "KD_PROMPT", value_name = "TEXT")]
     pub(crate) prompt: Option<String>,
     /// The prompt as token ids, taken verbatim.
-    #[arg(long, env = "KD_PROMPT_IDS", value_name = "ID,…", value_delimiter = ',', conflicts_with = "prompt")]
+    #[arg(
+        long,
+        env = "KD_PROMPT_IDS",
+        value_name = "ID,…",
+        value_delimiter = ',',
+        conflicts_with = "prompt"
+    )]
     pub(crate) prompt_ids: Option<Vec<u32>>,
     /// Whether a raw prompt begins with the tokenizer's BOS; auto: if it has one.
     #[arg(long, env = "KD_BOS", value_enum, default_value_t = Bos::Auto)]

@@ -23,7 +23,9 @@ pub(crate) fn load(args: &CommonArgs) -> anyhow::Result<Models> {
     let target_dir = match (&args.model, &demo) {
         (Some(dir), _) => dir.clone(),
         (None, Some(demo)) => demo.join("target"),
-        (None, None) => bail!("the demo pair (models/demo) was not found; name a checkpoint with --model DIR"),
+        (None, None) => {
+            bail!("the demo pair (models/demo) was not found; name a checkpoint with --model DIR")
+        }
     };
     let is_demo = demo.as_ref().is_some_and(|demo| same_folder(&demo.join("target"), &target_dir));
     let demo_drafter = demo.filter(|_| is_demo).map(|demo| demo.join("drafter"));

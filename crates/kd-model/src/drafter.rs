@@ -102,7 +102,12 @@ impl Drafter {
     /// `[tokens, 2 · kv_heads · head_dim]` a layer, keys (normed and rotated) first.
     ///
     /// A row depends on its own taps and position alone, so tokens may come at once or one by one.
-    pub fn context(&self, pool: &Pool, taps: &Matrix, positions: impl IntoIterator<Item = usize>) -> Vec<Matrix> {
+    pub fn context(
+        &self,
+        pool: &Pool,
+        taps: &Matrix,
+        positions: impl IntoIterator<Item = usize>,
+    ) -> Vec<Matrix> {
         let eps = self.config.rms_norm_eps as f32;
         let fused = rms_norm_rows(&linear(pool, taps.view(), &self.fc), &self.hidden_norm, eps);
         let rope = self.rope.table(positions);

@@ -52,9 +52,12 @@ pub(crate) fn engine(models: Models, pool: Pool, prepared: &[Prepared]) -> anyho
     let longest = models.target.config().max_position_embeddings;
     let tokens = prepared
         .iter()
-        .map(|p| pages(&p.request).saturating_mul(kd_engine::PAGE_TOKENS).min(longest + kd_engine::PAGE_TOKENS))
+        .map(|p| {
+            pages(&p.request).saturating_mul(kd_engine::PAGE_TOKENS).min(longest + kd_engine::PAGE_TOKENS)
+        })
         .sum();
-    let options = EngineOptions { max_streams: prepared.len(), cache_tokens: tokens, ..EngineOptions::default() };
+    let options =
+        EngineOptions { max_streams: prepared.len(), cache_tokens: tokens, ..EngineOptions::default() };
     Ok(Engine::new(models, pool, options)?)
 }
 

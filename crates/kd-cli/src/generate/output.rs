@@ -86,7 +86,11 @@ impl<'a> Printer<'a> {
                 eprintln!("kd: seed {}", p.request.params.seed);
             }
             if plain.is_some() {
-                eprintln!("kd: {}\nkd: {}", summary("speculative", outcomes), summary("plain", plain.unwrap_or(&[])));
+                eprintln!(
+                    "kd: {}\nkd: {}",
+                    summary("speculative", outcomes),
+                    summary("plain", plain.unwrap_or(&[]))
+                );
             } else {
                 eprintln!("kd: {}", summary("generated", outcomes));
             }

@@ -41,7 +41,8 @@ pub(crate) fn prepare(args: &GenerateArgs, models: &Models) -> anyhow::Result<Ve
         let ids = prompt_ids(&args.prompt, models)?;
         let request = defaults(&args.sampling, models, ids)?;
         let copy = |choice| Prepared { request: Request { choice, ..request.clone() } };
-        let streams = u32::try_from(args.streams.get()).map_err(|_| UsageError("--streams is too large".into()))?;
+        let streams =
+            u32::try_from(args.streams.get()).map_err(|_| UsageError("--streams is too large".into()))?;
         return Ok((0..streams).map(copy).collect());
     };
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use kd_moe::Routing;
 use kd_model::Trace;
+use kd_moe::Routing;
 use kd_tensor::Matrix;
 use kd_tensor::safetensors::{SafeTensors, TensorData, write_safetensors};
 

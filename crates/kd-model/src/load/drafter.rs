@@ -63,7 +63,8 @@ impl Loader<'_> {
         let c = self.config;
         let (width, dim) = (c.hidden_size, c.head_dim);
         let (queries, keys) = (c.num_attention_heads * dim, c.num_key_value_heads * dim);
-        let take = |which: &str, rows, cols| self.matrix(&format!("layers.{index}.{which}.weight"), rows, cols);
+        let take =
+            |which: &str, rows, cols| self.matrix(&format!("layers.{index}.{which}.weight"), rows, cols);
         let norm = |which: &str, len| self.gains(&format!("layers.{index}.{which}.weight"), len);
         Ok(DraftLayer {
             shape: GqaConfig {

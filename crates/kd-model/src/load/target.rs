@@ -60,9 +60,8 @@ impl Loader<'_> {
     fn attention(&self, name: &str) -> Result<Mla, CheckpointError> {
         let c = self.config;
         let (width, heads) = (c.hidden_size, c.num_attention_heads);
-        let take = |which: &str, rows, cols| {
-            matrix(&self.checkpoint, &format!("{name}.{which}.weight"), rows, cols)
-        };
+        let take =
+            |which: &str, rows, cols| matrix(&self.checkpoint, &format!("{name}.{which}.weight"), rows, cols);
         let norm = |which: &str, len| gains(&self.checkpoint, &format!("{name}.{which}.weight"), len);
         let query_rows = heads * c.qk_head_dim();
         let query = match c.q_lora_rank {
@@ -107,7 +106,8 @@ impl Loader<'_> {
         };
         let (width, hidden) = (c.moe_intermediate_size, c.hidden_size);
         let expert = |e: usize| -> Result<Expert, CheckpointError> {
-            let part = |which: &str, rows, cols| self.int4(&format!("{name}.experts.{e}.{which}"), rows, cols);
+            let part =
+                |which: &str, rows, cols| self.int4(&format!("{name}.experts.{e}.{which}"), rows, cols);
             Ok(Expert {
                 gate: part("gate_proj", width, hidden)?,
                 up: part("up_proj", width, hidden)?,
@@ -127,9 +127,8 @@ impl Loader<'_> {
 
     fn mlp(&self, name: &str, width: usize) -> Result<Mlp, CheckpointError> {
         let hidden = self.config.hidden_size;
-        let take = |which: &str, rows, cols| {
-            matrix(&self.checkpoint, &format!("{name}.{which}.weight"), rows, cols)
-        };
+        let take =
+            |which: &str, rows, cols| matrix(&self.checkpoint, &format!("{name}.{which}.weight"), rows, cols);
         Ok(Mlp {
             gate: take("gate_proj", width, hidden)?,
             up: take("up_proj", width, hidden)?,
