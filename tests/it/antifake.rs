@@ -231,7 +231,10 @@ fn poisoned_pages_and_high_page_ids_do_not_matter() {
     let masks = masks(&tree);
     // Context::new poisons whatever it does not commit, so also the slot after the last token.
     let low = Context::new(&models, &prompt, pages([0, 1]), 2);
-    let high = Context::new(&models, &prompt, pages([4095, 2048]), 4096);
+    let mut high = Context::new(&models, &prompt, pages([4095, 2048]), 4096);
+    // A page that were mistaken for another, by a narrow index, would be overwritten now.
+    let others = (0..4096).map(PageId).filter(|page| !high.pages.contains(page));
+    others.collect::<Vec<_>>().into_iter().for_each(|page| high.cache.fill_page(page, f32::NAN));
     let expected = low.logits(&rows, Mask::Tree(&masks));
     assert!(expected.iter().flatten().all(|x| x.is_finite()), "NaN was read");
     assert_eq!(high.logits(&rows, Mask::Tree(&masks)), expected);
