@@ -32,11 +32,11 @@ fn build() -> PathBuf {
     let target = folder.parent().expect("a target folder");
     let output = cargo.arg("--target-dir").arg(target).current_dir(repository()).output().expect("cargo");
     let messages = String::from_utf8_lossy(&output.stdout);
-    let executable = messages.lines().filter_map(|line| {
+    let mut executable = messages.lines().filter_map(|line| {
         let message: Value = serde_json::from_str(line).ok()?;
         Some(PathBuf::from(message["executable"].as_str()?))
     });
-    let found = executable.last();
+    let found = executable.next_back();
     assert!(output.status.success(), "kd does not build:\n{}", String::from_utf8_lossy(&output.stderr));
     found.expect("cargo names the executable")
 }

@@ -1,8 +1,6 @@
 //! Faults that other engines have had. Numbers are rows of the tables in the research on DFlash and DDTree, and with
 //! `k26` those of the research on K2.6.
 
-use std::sync::Arc;
-
 use half::bf16;
 use kd_attn::{BlockSegment, Mask, PageId, PagedCache, Segment};
 use kd_engine::{Engine, EngineOptions, Models, Request, Speculation, StreamError};
@@ -338,5 +336,4 @@ fn a_drafter_of_another_target_is_refused() {
     let mut engine = Engine::new(plain_only, Pool::single(), OPTIONS).expect("a target alone");
     assert!(engine.submit(tree(1, &fixed(3, NARROW, 3))).is_err());
     assert!(engine.submit(tree(0, &fixed(3, NARROW, 3))).is_ok());
-    assert!(Arc::strong_count(&engine.models().target) > 1);
 }
