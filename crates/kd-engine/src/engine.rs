@@ -218,19 +218,15 @@ impl Engine {
     ) -> Delivered {
         let stream = &mut self.running[at];
         let id = stream.id;
-        let (mut gained, mut taken, mut finish, mut failure) = (0, 0, None, failure);
-        match stream.accept(&choices) {
-            Ok(accepted) => {
-                (gained, taken, finish) = (accepted.gained, accepted.taken, accepted.finish);
-                let mut tokens = choices;
-                tokens.truncate(taken);
-                if !tokens.is_empty() {
-                    step.events.push(Event::Tokens { id, tokens, text: accepted.text });
-                }
-            }
-            Err(error) => failure = Some(error),
+        let accepted = stream.accept(&choices);
+        let mut tokens = choices;
+        tokens.truncate(accepted.taken);
+        if !tokens.is_empty() {
+            step.events.push(Event::Tokens { id, tokens, text: accepted.text });
         }
-        Delivered { gained, taken, end: finish.map(Ok).or(failure.map(Err)) }
+        let failure = accepted.failure.or(failure);
+        let end = accepted.finish.map(Ok).or(failure.map(Err));
+        Delivered { gained: accepted.gained, taken: accepted.taken, end }
     }
 
     /// Takes ended streams out and tells their callers. `ended` holds indices of running streams, ascending.
