@@ -1,1 +1,11 @@
 //! Cross-crate tests.
+
+mod antifake;
+mod cli;
+mod demo;
+mod faults;
+mod goldens;
+mod layering;
+mod lossless;
+mod lossless_ends;
+mod pairs;

@@ -131,7 +131,7 @@ pub(crate) enum ControlStrings {
 pub(crate) struct SamplingArgs {
     /// Most tokens to generate [default: 128; in a chat, what the context has left].
     #[arg(long, env = "KD_MAX_TOKENS", value_name = "N")]
-    pub(crate) max_tokens: Option<usize>,
+    pub(crate) max_tokens: Option<NonZeroUsize>,
     /// Tokens to generate before one may end the generation.
     #[arg(long, env = "KD_MIN_TOKENS", value_name = "N", default_value_t = 0)]
     pub(crate) min_tokens: usize,
@@ -139,19 +139,31 @@ pub(crate) struct SamplingArgs {
     #[arg(long, env = "KD_IGNORE_EOS", value_parser = BoolishValueParser::new())]
     pub(crate) ignore_eos: bool,
     /// Divides the logits; 0 takes the largest one.
-    #[arg(long, env = "KD_TEMPERATURE", value_name = "T", default_value_t = 0.0)]
+    #[arg(
+        long,
+        env = "KD_TEMPERATURE",
+        value_name = "T",
+        default_value_t = 0.0,
+        allow_negative_numbers = true
+    )]
     pub(crate) temperature: f64,
     /// Keep the K most probable tokens; 0 = off.
     #[arg(long, env = "KD_TOP_K", value_name = "K", default_value_t = 0)]
     pub(crate) top_k: u32,
     /// Keep the most probable tokens that together reach this probability; 1 = off.
-    #[arg(long, env = "KD_TOP_P", value_name = "P", default_value_t = 1.0)]
+    #[arg(long, env = "KD_TOP_P", value_name = "P", default_value_t = 1.0, allow_negative_numbers = true)]
     pub(crate) top_p: f64,
     /// Keep tokens at least this fraction as probable as the most probable one; 0 = off.
-    #[arg(long, env = "KD_MIN_P", value_name = "P", default_value_t = 0.0)]
+    #[arg(long, env = "KD_MIN_P", value_name = "P", default_value_t = 0.0, allow_negative_numbers = true)]
     pub(crate) min_p: f64,
     /// Makes tokens of prompt and answer less likely; 1 = off.
-    #[arg(long, env = "KD_REPETITION_PENALTY", value_name = "R", default_value_t = 1.0)]
+    #[arg(
+        long,
+        env = "KD_REPETITION_PENALTY",
+        value_name = "R",
+        default_value_t = 1.0,
+        allow_negative_numbers = true
+    )]
     pub(crate) repetition_penalty: f64,
     /// Subtracted from the logits of tokens in the answer; 0 = off.
     #[arg(

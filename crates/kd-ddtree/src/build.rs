@@ -3,7 +3,7 @@
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
 
-use crate::candidate::{Frontier, Key, MAX_STREAMS};
+use crate::candidate::{Frontier, Head, MAX_STREAMS};
 use crate::error::BuildError;
 use crate::forest::{Forest, StreamLimits};
 use crate::scorer::Scorer;
@@ -15,7 +15,7 @@ use crate::tree::Tree;
 #[derive(Debug, Default)]
 pub struct TreeBuilder {
     /// The best candidate of each stream that may still grow.
-    heap: BinaryHeap<Key>,
+    heap: BinaryHeap<Head>,
     frontiers: Vec<Frontier>,
 }
 
@@ -38,7 +38,7 @@ impl TreeBuilder {
     ) -> Result<(), BuildError> {
         let limits = StreamLimits { floor: 0, cap: budget };
         limits.check(0)?;
-        self.grow(&mut [scorer], &[limits], budget, std::slice::from_mut(tree), |_, _| ());
+        self.grow(&mut [scorer], &[limits], budget, std::slice::from_mut(tree), |_| ());
         Ok(())
     }
 
@@ -64,29 +64,26 @@ impl TreeBuilder {
         for (stream, limits) in limits.iter().enumerate() {
             limits.check(stream)?;
         }
-        let (trees, order, scores) = forest.reset(scorers.len());
-        self.grow(scorers, limits, budget, trees, |stream, score| {
-            order.push(stream as u32);
-            scores.push(score);
-        });
+        let (trees, order) = forest.reset(scorers.len());
+        self.grow(scorers, limits, budget, trees, |stream| order.push(stream as u32));
         Ok(())
     }
 
-    /// The search. All slices have one entry for each stream; `taken(stream, score)` sees every node.
+    /// The search. All slices have one entry for each stream; `taken(stream)` hears of every node.
     fn grow<S: Scorer>(
         &mut self,
         scorers: &mut [S],
         limits: &[StreamLimits],
         budget: usize,
         trees: &mut [Tree],
-        mut taken: impl FnMut(usize, f32),
+        mut taken: impl FnMut(usize),
     ) {
         if self.frontiers.len() < scorers.len() {
             self.frontiers.resize_with(scorers.len(), Frontier::default);
         }
         for (stream, scorer) in scorers.iter_mut().enumerate() {
             trees[stream].clear();
-            self.frontiers[stream].start(scorer, &trees[stream], stream);
+            self.frontiers[stream].start(scorer, &trees[stream]);
         }
         let left = self.grow_to(|l| l.floor, scorers, limits, budget, trees, &mut taken);
         self.grow_to(|l| l.cap, scorers, limits, left, trees, &mut taken);
@@ -100,13 +97,13 @@ impl TreeBuilder {
         limits: &[StreamLimits],
         budget: usize,
         trees: &mut [Tree],
-        taken: &mut impl FnMut(usize, f32),
+        taken: &mut impl FnMut(usize),
     ) -> usize {
         let TreeBuilder { heap, frontiers } = self;
         heap.clear();
         for (stream, tree) in trees.iter().enumerate() {
             if tree.len() < quota(&limits[stream])
-                && let Some(best) = frontiers[stream].best()
+                && let Some(best) = frontiers[stream].head(stream)
             {
                 heap.push(best);
             }
@@ -114,13 +111,14 @@ impl TreeBuilder {
         let mut left = budget;
         while left > 0 {
             let Some(mut top) = heap.peek_mut() else { break };
-            let (stream, score) = (top.stream(), top.score());
+            let stream = top.stream();
             let (frontier, tree) = (&mut frontiers[stream], &mut trees[stream]);
-            frontier.advance(&mut scorers[stream], tree, stream);
-            taken(stream, score);
-            left -= 1;
+            if frontier.advance(&mut scorers[stream], tree) {
+                taken(stream);
+                left -= 1;
+            }
             let may_grow = tree.len() < quota(&limits[stream]);
-            match frontier.best().filter(|_| may_grow) {
+            match frontier.head(stream).filter(|_| may_grow) {
                 Some(best) => *top = best,
                 None => drop(PeekMut::pop(top)),
             }

@@ -1,7 +1,6 @@
-//! Candidates of the search, the integer that orders them, and one stream's list of them.
+//! Candidates of the search, the integers that order them, and one stream's heap of them.
 
 use std::collections::BinaryHeap;
-use std::collections::binary_heap::PeekMut;
 
 use crate::order::{from_ordered, to_ordered};
 use crate::scorer::Scorer;
@@ -11,110 +10,115 @@ use crate::tree::{MAX_NODES, Tree};
 pub const MAX_STREAMS: usize = 1 << STREAM_BITS;
 
 const DEPTH_BITS: u32 = 8;
-const STREAM_BITS: u32 = 15;
 const CREATED_BITS: u32 = 9;
-/// Candidates that one tree can create: the first, and two for each node taken.
-const MAX_CANDIDATES: usize = 2 * MAX_NODES + 1;
+const PARENT_BITS: u32 = 8;
+const RANK_BITS: u32 = 7;
+const STREAM_BITS: u32 = 24;
 
-const _: () = assert!(DEPTH_BITS + STREAM_BITS + CREATED_BITS == u32::BITS);
-// A candidate may be one deeper than the deepest node.
-const _: () = assert!(MAX_NODES + 1 < 1 << DEPTH_BITS && MAX_CANDIDATES <= 1 << CREATED_BITS);
+const _: () = assert!(DEPTH_BITS + CREATED_BITS + PARENT_BITS + RANK_BITS == u32::BITS);
+const _: () = assert!(DEPTH_BITS + STREAM_BITS == u32::BITS);
+// A full tree creates no candidates: parents are rows below MAX_NODES, ranks count siblings taken before, depths are at
+// most one more than the deepest such parent's, and each node but the last creates two candidates after the first.
+const _: () =
+    assert!(MAX_NODES <= 1 << PARENT_BITS && MAX_NODES <= 1 << RANK_BITS && MAX_NODES < 1 << DEPTH_BITS);
+const _: () = assert!(2 * MAX_NODES <= 1 << CREATED_BITS);
 
-/// A heap entry in one integer that orders as candidates do: score descending, then depth, stream and creation
-/// ascending, that is their complements descending.
+/// A candidate in one integer that orders the candidates of a stream: score descending, then depth and creation
+/// ascending, that is their complements descending. Creation numbers differ, so what follows them never decides: the
+/// row of the parent and the number of better siblings, which say what the candidate is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Key(u64);
+struct Key(u64);
 
 impl Key {
-    fn new(score: f32, depth: usize, stream: usize, created: usize) -> Key {
-        let ties = (depth << STREAM_BITS | stream) << CREATED_BITS | created;
-        Key(u64::from(to_ordered(score)) << 32 | u64::from(!(ties as u32)))
+    fn new(score: f32, depth: usize, created: usize, parent: usize, rank: usize) -> Key {
+        let order = !(depth << CREATED_BITS | created) as u32 & ((1 << (DEPTH_BITS + CREATED_BITS)) - 1);
+        let ties = (order << PARENT_BITS | parent as u32) << RANK_BITS | rank as u32;
+        Key(u64::from(to_ordered(score)) << 32 | u64::from(ties))
     }
 
-    pub(crate) fn score(self) -> f32 {
+    fn score(self) -> f32 {
         from_ordered((self.0 >> 32) as u32)
     }
 
+    fn parent(self) -> usize {
+        (self.0 >> RANK_BITS) as usize % (1 << PARENT_BITS)
+    }
+
+    fn rank(self) -> usize {
+        self.0 as usize % (1 << RANK_BITS)
+    }
+}
+
+/// The best candidate of a stream in one integer that orders streams by them: score descending, then depth and stream
+/// ascending.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Head(u64);
+
+impl Head {
+    fn new(key: Key, stream: usize) -> Head {
+        Head(key.0 & !((1 << STREAM_BITS) - 1) | (!stream as u64 & ((1 << STREAM_BITS) - 1)))
+    }
+
     pub(crate) fn stream(self) -> usize {
-        (!self.0 >> CREATED_BITS) as usize % MAX_STREAMS
-    }
-
-    fn created(self) -> usize {
-        !self.0 as usize % (1 << CREATED_BITS)
+        !self.0 as usize % MAX_STREAMS
     }
 }
-
-/// A token that could be the next node.
-#[derive(Debug, Clone, Copy, Default)]
-struct Candidate {
-    token: u32,
-    /// Row of the parent.
-    parent: u8,
-    /// Number of better siblings.
-    rank: u8,
-}
-
-// A rank is at most the number of siblings taken before it.
-const _: () = assert!(MAX_NODES <= u8::MAX as usize);
 
 /// The candidates of one stream.
 #[derive(Debug, Default)]
 pub(crate) struct Frontier {
     waiting: BinaryHeap<Key>,
-    /// By creation number.
-    candidates: Vec<Candidate>,
+    created: usize,
 }
 
 impl Frontier {
     /// Starts over with the best child of the root.
-    pub(crate) fn start<S: Scorer>(&mut self, scorer: &mut S, tree: &Tree, stream: usize) {
+    pub(crate) fn start<S: Scorer>(&mut self, scorer: &mut S, tree: &Tree) {
         self.waiting.clear();
-        self.candidates.clear();
-        self.waiting.extend(create(&mut self.candidates, scorer, tree, stream, 0, 0));
+        self.created = 0;
+        let first = self.create(scorer, tree, 0, 0);
+        self.waiting.extend(first);
     }
 
-    /// The key of the best candidate.
-    pub(crate) fn best(&self) -> Option<Key> {
-        self.waiting.peek().copied()
+    /// The best candidate, among those of other streams.
+    pub(crate) fn head(&self, stream: usize) -> Option<Head> {
+        self.waiting.peek().map(|&key| Head::new(key, stream))
     }
 
-    /// Moves the best candidate, if there is one, into the tree; creates its next sibling and its best child.
-    pub(crate) fn advance<S: Scorer>(&mut self, scorer: &mut S, tree: &mut Tree, stream: usize) {
-        let Some(mut top) = self.waiting.peek_mut() else { return };
-        let Candidate { token, parent, rank } = self.candidates[top.created()];
-        let (parent, rank) = (usize::from(parent), usize::from(rank));
-        let row = tree.push(parent, token, top.score());
-        // The sibling takes the place of the candidate it follows: one sift instead of two.
-        match create(&mut self.candidates, scorer, tree, stream, parent, rank + 1) {
-            Some(sibling) => {
-                *top = sibling;
-                drop(top);
-            }
-            None => {
-                PeekMut::pop(top);
-            }
+    /// Moves the best candidate into the tree and creates its next sibling and its best child. False, with the candidate
+    /// dropped, if the scorer has taken back what it offered.
+    pub(crate) fn advance<S: Scorer>(&mut self, scorer: &mut S, tree: &mut Tree) -> bool {
+        let Some(&key) = self.waiting.peek() else { return false };
+        let (parent, rank) = (key.parent(), key.rank());
+        let Some(child) = scorer.child(tree, parent, rank) else {
+            self.waiting.pop();
+            return false;
+        };
+        let row = tree.push(parent, child.token, key.score());
+        let (sibling, child) = if tree.len() < MAX_NODES {
+            (self.create(scorer, tree, parent, rank + 1), self.create(scorer, tree, row, 0))
+        } else {
+            (None, None)
+        };
+        // What was created takes the place of what was taken: one sift instead of two.
+        if let (Some(key), Some(mut top)) = (sibling.or(child), self.waiting.peek_mut()) {
+            *top = key;
+        } else {
+            self.waiting.pop();
         }
-        if let Some(child) = create(&mut self.candidates, scorer, tree, stream, row, 0) {
-            self.waiting.push(child);
-        }
+        self.waiting.extend(sibling.and(child));
+        true
     }
-}
 
-/// Creates the candidate at `rank` below row `parent`, if the scorer has one.
-fn create<S: Scorer>(
-    candidates: &mut Vec<Candidate>,
-    scorer: &mut S,
-    tree: &Tree,
-    stream: usize,
-    parent: usize,
-    rank: usize,
-) -> Option<Key> {
-    let child = scorer.child(tree, parent, rank)?;
-    let score = tree.score(parent) + child.logprob;
-    if !score.is_finite() {
-        return None;
+    /// A candidate for the child at `rank` below row `parent`, if the scorer has one.
+    fn create<S: Scorer>(&mut self, scorer: &mut S, tree: &Tree, parent: usize, rank: usize) -> Option<Key> {
+        let child = scorer.child(tree, parent, rank)?;
+        let score = tree.score(parent) + child.logprob;
+        if !score.is_finite() {
+            return None;
+        }
+        let key = Key::new(score, tree.depth(parent) + 1, self.created, parent, rank);
+        self.created += 1;
+        Some(key)
     }
-    let key = Key::new(score, tree.depth(parent) + 1, stream, candidates.len());
-    candidates.push(Candidate { token: child.token, parent: parent as u8, rank: rank as u8 });
-    Some(key)
 }

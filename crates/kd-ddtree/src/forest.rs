@@ -36,7 +36,6 @@ pub struct Forest {
     trees: Vec<Tree>,
     streams: usize,
     order: Vec<u32>,
-    scores: Vec<f32>,
 }
 
 impl Forest {
@@ -59,9 +58,13 @@ impl Forest {
     /// tokens that n nodes are expected to gain in one round of all streams (CaDDTree, arXiv 2606.01813). Summed
     /// as it is read.
     pub fn phi(&self) -> impl Iterator<Item = f64> + '_ {
-        let gains = self.scores.iter().scan(0.0, |sum, score| {
-            *sum += f64::from(score.exp());
-            Some(*sum)
+        let mut taken = vec![0; self.streams];
+        let mut sum = 0.0;
+        let gains = self.order.iter().map(move |&stream| {
+            let row = &mut taken[stream as usize];
+            *row += 1;
+            sum += f64::from(self.trees[stream as usize].score(*row).exp());
+            sum
         });
         std::iter::once(0.0).chain(gains)
     }
@@ -80,17 +83,15 @@ impl Forest {
             tree.truncate(tree.len() - 1);
         }
         self.order.truncate(keep);
-        self.scores.truncate(keep);
     }
 
-    /// Empties the forest for `streams` streams; trees, order and scores are then filled together.
-    pub(crate) fn reset(&mut self, streams: usize) -> (&mut [Tree], &mut Vec<u32>, &mut Vec<f32>) {
+    /// Empties the forest for `streams` streams; trees and order are then filled together.
+    pub(crate) fn reset(&mut self, streams: usize) -> (&mut [Tree], &mut Vec<u32>) {
         if self.trees.len() < streams {
             self.trees.resize_with(streams, Tree::empty);
         }
         self.streams = streams;
         self.order.clear();
-        self.scores.clear();
-        (&mut self.trees[..streams], &mut self.order, &mut self.scores)
+        (&mut self.trees[..streams], &mut self.order)
     }
 }

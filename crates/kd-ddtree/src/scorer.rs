@@ -15,7 +15,7 @@ pub struct Child {
 /// Ranks the possible children of a node.
 ///
 /// The builder asks for rank 0 of a parent first and for rank `r + 1` only after rank `r` was taken, so a scorer
-/// may compute lazily. It may look at the whole path of the parent, which is what conditional scorers need.
+/// may compute lazily. It asks once more when it takes a child, so an expensive scorer keeps what it computed. It may look at the whole path of the parent, which is what conditional scorers need.
 /// For one parent the answers must be a fixed list: distinct tokens, log-probabilities descending. The tree is the
 /// optimal one if no log-probability is above 0; a scorer with bonuses still gets parents before their children.
 pub trait Scorer {

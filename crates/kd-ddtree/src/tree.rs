@@ -14,6 +14,8 @@ pub struct Node {
     pub depth: u32,
     /// Sum of the path's log-probabilities; 0 where the tree was given without any.
     pub score: f32,
+    /// Bit i - 1 stands for row i; the node's own bit is set.
+    mask: [u64; 2],
 }
 
 /// A draft tree of at most [`MAX_NODES`] nodes below an implicit root.
@@ -23,14 +25,12 @@ pub struct Node {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Tree {
     nodes: Vec<Node>,
-    /// Bit i - 1 stands for row i; a node's own bit is set.
-    masks: Vec<[u64; 2]>,
 }
 
 impl Tree {
     /// The tree without nodes: plain decoding.
     pub const fn empty() -> Tree {
-        Tree { nodes: Vec::new(), masks: Vec::new() }
+        Tree { nodes: Vec::new() }
     }
 
     /// The nodes, rows `1..=len()`.
@@ -100,7 +100,7 @@ impl Tree {
     /// The ancestor mask of a row: bit `i - 1` of the little-endian pair is set if row `i` is an ancestor of the
     /// row or the row itself. The root, an ancestor of all, has no bit; its own mask is 0.
     pub fn mask(&self, row: usize) -> [u64; 2] {
-        if row == 0 { [0; 2] } else { self.masks[row - 1] }
+        if row == 0 { [0; 2] } else { self.nodes[row - 1].mask }
     }
 
     /// Number of u64 words that hold a mask of this tree: 1 up to 64 nodes, else 2.
@@ -111,14 +111,13 @@ impl Tree {
     /// [`mask`](Tree::mask) in [`mask_width`](Tree::mask_width) words.
     pub fn mask_words(&self, row: usize) -> &[u64] {
         const ROOT: [u64; 2] = [0; 2];
-        let mask = if row == 0 { &ROOT } else { &self.masks[row - 1] };
+        let mask = if row == 0 { &ROOT } else { &self.nodes[row - 1].mask };
         &mask[..self.mask_width()]
     }
 
     /// Keeps the first `nodes` nodes. What is left is a tree, since parents come before children.
     pub fn truncate(&mut self, nodes: usize) {
         self.nodes.truncate(nodes);
-        self.masks.truncate(nodes);
     }
 
     /// Removes all nodes and keeps the room.
@@ -128,13 +127,13 @@ impl Tree {
 
     /// Appends a node and returns its row. The caller has checked that there is room.
     pub(crate) fn push(&mut self, parent: usize, token: u32, score: f32) -> usize {
-        let row = self.nodes.len() + 1;
-        let own = 1u128 << (row - 1);
-        let [low, high] = self.mask(parent);
-        let mask = [low | own as u64, high | (own >> 64) as u64];
-        let depth = self.depth(parent) as u32 + 1;
-        self.nodes.push(Node { token, parent: parent as u32, depth, score });
-        self.masks.push(mask);
-        row
+        let bit = self.nodes.len();
+        let (depth, mut mask) = match parent {
+            0 => (1, [0; 2]),
+            _ => (self.nodes[parent - 1].depth + 1, self.nodes[parent - 1].mask),
+        };
+        mask[bit / 64 % 2] |= 1 << (bit % 64);
+        self.nodes.push(Node { token, parent: parent as u32, depth, score, mask });
+        bit + 1
     }
 }

@@ -83,7 +83,7 @@ impl Engine {
     /// If drafter and target do not fit together, or the caches do not fit in memory.
     pub fn new(models: Models, pool: Pool, options: EngineOptions) -> Result<Self, EngineError> {
         if let Some(drafter) = &models.drafter {
-            fits(&models.target, drafter)?;
+            drafter.check_target(&models.target)?;
         }
         let pages = PagedCache::pages_for(options.cache_tokens);
         Ok(Self {
@@ -218,19 +218,15 @@ impl Engine {
     ) -> Delivered {
         let stream = &mut self.running[at];
         let id = stream.id;
-        let (mut gained, mut taken, mut finish, mut failure) = (0, 0, None, failure);
-        match stream.accept(&choices) {
-            Ok(accepted) => {
-                (gained, taken, finish) = (accepted.gained, accepted.taken, accepted.finish);
-                let mut tokens = choices;
-                tokens.truncate(taken);
-                if !tokens.is_empty() {
-                    step.events.push(Event::Tokens { id, tokens, text: accepted.text });
-                }
-            }
-            Err(error) => failure = Some(error),
+        let accepted = stream.accept(&choices);
+        let mut tokens = choices;
+        tokens.truncate(accepted.taken);
+        if !tokens.is_empty() {
+            step.events.push(Event::Tokens { id, tokens, text: accepted.text });
         }
-        Delivered { gained, taken, end: finish.map(Ok).or(failure.map(Err)) }
+        let failure = accepted.failure.or(failure);
+        let end = accepted.finish.map(Ok).or(failure.map(Err));
+        Delivered { gained: accepted.gained, taken: accepted.taken, end }
     }
 
     /// Takes ended streams out and tells their callers. `ended` holds indices of running streams, ascending.
@@ -268,26 +264,4 @@ pub(crate) struct Delivered {
     pub(crate) taken: usize,
     /// Set if the stream has ended.
     pub(crate) end: Option<Result<FinishReason, StreamError>>,
-}
-
-fn fits(target: &Target, drafter: &Drafter) -> Result<(), EngineError> {
-    let (t, d) = (target.config(), drafter.config());
-    let check = |what, drafter: usize, target: usize, ok: bool| {
-        if ok { Ok(()) } else { Err(EngineError::Mismatch { what, drafter, target }) }
-    };
-    let layers = t.num_hidden_layers;
-    let last_tap = d.target_layer_ids.iter().copied().max().unwrap_or(0);
-    check("the last tapped layer", last_tap, layers, last_tap < layers)?;
-    let tapped = d.tap_width();
-    let width = d.target_layer_ids.len() * t.hidden_size;
-    check("the width of the tapped residuals", tapped, width, tapped == width)?;
-    let (embedding, head) = drafter.borrows();
-    if embedding || head {
-        check("hidden_size", d.hidden_size, t.hidden_size, d.hidden_size == t.hidden_size)?;
-    }
-    if embedding {
-        let mask = d.mask_token_id as usize;
-        check("the mask token id", mask, t.vocab_size, mask < t.vocab_size)?;
-    }
-    check("vocab_size", d.vocab_size, t.vocab_size, d.vocab_size == t.vocab_size)
 }

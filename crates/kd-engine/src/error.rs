@@ -1,29 +1,26 @@
 //! Why an engine, a request or a stream cannot go on.
 
+use kd_model::ConfigProblem;
 use kd_sample::{ParamError, SampleError, stop::StopError};
 use kd_text::TokenizerError;
 use thiserror::Error;
 
-/// A drafter that does not fit its target.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
+/// Models that an engine cannot run.
+#[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum EngineError {
-    /// A size that must be the same in both.
-    #[error(
-        "the drafter does not fit the target: {what} is {drafter}, the target has {target}; use the drafter that was \
-         trained for this target"
-    )]
-    Mismatch {
-        /// What differs.
-        what: &'static str,
-        /// The drafter's value.
-        drafter: usize,
-        /// The target's value or limit.
-        target: usize,
-    },
+    /// Drafter and target were not made for each other.
+    #[error("the drafter does not fit the target: {0}; use the drafter that was trained for this target")]
+    Drafter(ConfigProblem),
     /// The caches do not fit in memory.
     #[error(transparent)]
     Memory(#[from] kd_attn::CacheError),
+}
+
+impl From<ConfigProblem> for EngineError {
+    fn from(problem: ConfigProblem) -> Self {
+        Self::Drafter(problem)
+    }
 }
 
 /// A request that the engine does not take.

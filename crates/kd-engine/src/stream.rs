@@ -64,6 +64,8 @@ pub(crate) struct Accepted {
     pub(crate) gained: usize,
     pub(crate) text: String,
     pub(crate) finish: Option<FinishReason>,
+    /// Set if the token after the taken ones has no text.
+    pub(crate) failure: Option<StreamError>,
 }
 
 impl Stream {
@@ -118,8 +120,9 @@ impl Stream {
     }
 
     /// Appends chosen tokens, oldest first, up to the one that ends the answer.
-    pub(crate) fn accept(&mut self, choices: &[Choice]) -> Result<Accepted, StreamError> {
-        let mut accepted = Accepted { taken: 0, gained: choices.len(), text: String::new(), finish: None };
+    pub(crate) fn accept(&mut self, choices: &[Choice]) -> Accepted {
+        let (gained, text) = (choices.len(), String::new());
+        let mut accepted = Accepted { taken: 0, gained, text, finish: None, failure: None };
         for (i, choice) in choices.iter().enumerate() {
             let stop_id = self.request.params.stop_ids.contains(&choice.token);
             if accepted.finish.is_some() {
@@ -129,12 +132,20 @@ impl Stream {
                 }
                 continue;
             }
+            let stopped = match &mut self.text {
+                Some(text) if !stop_id => text.push(choice.token, &mut accepted.text),
+                _ => Ok(false),
+            };
+            let stopped = match stopped {
+                Ok(stopped) => stopped,
+                Err(error) => {
+                    // The tokens before it stay, as plain decoding would have given them one by one.
+                    (accepted.gained, accepted.failure) = (i, Some(error));
+                    break;
+                }
+            };
             accepted.taken = i + 1;
             self.history.push(choice.token);
-            let stopped = match &mut self.text {
-                Some(text) if !stop_id => text.push(choice.token, &mut accepted.text)?,
-                _ => false,
-            };
             if stop_id || stopped {
                 accepted.finish = Some(FinishReason::Stop);
                 accepted.gained = i + 1;
@@ -149,7 +160,7 @@ impl Stream {
         if accepted.finish.is_some() {
             self.finish(&mut accepted.text);
         }
-        Ok(accepted)
+        accepted
     }
 
     /// Appends the text that was held back, and stops the clock.

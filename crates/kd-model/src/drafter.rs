@@ -10,6 +10,7 @@ use kd_tensor::ops::{TokenOutOfRange, add_assign, embed, rms_norm_in_place, rms_
 use kd_tensor::{Bf16Matrix, Matrix, Pool, View, linear};
 
 use crate::config::DrafterConfig;
+use crate::error::ConfigProblem;
 use crate::target::Target;
 
 #[derive(Debug)]
@@ -82,6 +83,24 @@ impl Drafter {
     /// Whether the drafter needs the target's embedding, and whether it needs the target's head.
     pub fn borrows(&self) -> (bool, bool) {
         (self.embed.is_none(), self.head.is_none())
+    }
+
+    /// Checks that this drafter can draft for `target`.
+    ///
+    /// # Errors
+    /// [`ConfigProblem::Conflict`] naming both keys and values.
+    pub fn check_target(&self, target: &Target) -> Result<(), ConfigProblem> {
+        self.config.check_target(target.config())?;
+        let (found, other) = (self.config.hidden_size, target.config().hidden_size);
+        if found != other && (self.embed.is_none() || self.head.is_none()) {
+            return Err(ConfigProblem::Conflict {
+                key: "drafter hidden_size (it borrows the target's embedding or head)".to_owned(),
+                found: found.to_string(),
+                other_key: "target hidden_size".to_owned(),
+                other: other.to_string(),
+            });
+        }
+        Ok(())
     }
 
     /// The target's id of a draft id.

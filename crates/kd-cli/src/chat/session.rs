@@ -128,7 +128,7 @@ impl<'a> Session<'a> {
         let prompt = self.renderer.ids(&self.conversation, self.options)?;
         let context = self.engine.models().target.config().max_position_embeddings;
         let left = context.saturating_sub(prompt.len()).max(1);
-        let max_tokens = self.args.sampling.max_tokens.map_or(left, |asked| asked.min(left));
+        let max_tokens = self.args.sampling.max_tokens.map_or(left, |asked| asked.get().min(left));
         Ok(Request { prompt, max_tokens, ..self.request.clone() })
     }
 

@@ -1,6 +1,7 @@
 //! From flags and prompt files to requests.
 
 use std::io::Read;
+use std::num::NonZeroUsize;
 use std::path::Path;
 
 use anyhow::{Context, bail};
@@ -33,7 +34,7 @@ struct Line {
     messages: Option<Value>,
     tools: Option<Value>,
     chat_template_kwargs: Option<Value>,
-    max_tokens: Option<usize>,
+    max_tokens: Option<NonZeroUsize>,
     min_tokens: Option<usize>,
     ignore_eos: Option<bool>,
     temperature: Option<f64>,
@@ -206,6 +207,6 @@ pub(crate) fn request(args: &SamplingArgs, loaded: &Loaded, prompt: Vec<u32>) ->
         return Err(UsageError(message).into());
     }
     let speculation = Speculation::Tree { nodes: budget };
-    let max_tokens = args.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS);
+    let max_tokens = args.max_tokens.map_or(DEFAULT_MAX_TOKENS, NonZeroUsize::get);
     Ok(Request { params, speculation, stop: args.stop.clone(), ..Request::new(prompt, max_tokens) })
 }
