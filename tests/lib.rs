@@ -4,6 +4,8 @@
 pub mod binary;
 pub mod compare;
 pub mod drive;
+#[path = "fuzz/mod.rs"]
+pub mod fuzz;
 pub mod layers;
 pub mod random;
 pub mod tidy;

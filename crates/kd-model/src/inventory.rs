@@ -65,6 +65,15 @@ impl TargetConfig {
         list.tensors
     }
 
+    /// The number of [`TargetConfig::tensors`], without making them: a hostile configuration may call for billions.
+    pub fn tensor_count(&self) -> usize {
+        let moe = (0..self.num_hidden_layers).filter(|&layer| self.is_moe(layer)).count();
+        let dense = self.num_hidden_layers - moe;
+        // Norms and attention; router, its bias and the shared expert; nine for every routed expert.
+        let attention = 2 + if self.q_lora_rank.is_some() { 7 } else { 5 };
+        3 + self.num_hidden_layers * attention + dense * 3 + moe * (5 + 9 * self.n_routed_experts)
+    }
+
     /// Why `ranks` ranks cannot share this model, or nothing.
     pub fn refuses_ranks(&self, ranks: usize) -> Vec<String> {
         let shared = self.n_shared_experts * self.moe_intermediate_size;

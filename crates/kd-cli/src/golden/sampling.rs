@@ -1,7 +1,7 @@
 //! `kd golden sampling`: fills every `expect` of a file of sampling cases.
 
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use kd_sample::noise::Noise;
@@ -79,7 +79,7 @@ pub(super) fn run(cases: &Path, out: &Path) -> Result<()> {
     let mut file: Value = json_file::read(cases)?;
     let logits = match file.get("logits") {
         None => None,
-        Some(Value::String(name)) => Some(SafeTensors::open(cases.with_file_name(name))?),
+        Some(Value::String(name)) => Some(SafeTensors::open(beside(cases, name)?)?),
         Some(other) => bail!("{}: `logits` is {other}, but must be a file name", cases.display()),
     };
     fill(&mut file, "philox", philox)?;
@@ -87,6 +87,17 @@ pub(super) fn run(cases: &Path, out: &Path) -> Result<()> {
     fill(&mut file, "cases", |case| choose(&case, &row(logits.as_ref(), &case)?))?;
     fill(&mut file, "statistics", |case| count(&case, &row(logits.as_ref(), &case)?))?;
     json_file::write(out, &file)
+}
+
+/// The file `name` in the folder of `cases` or below it.
+fn beside(cases: &Path, name: &str) -> Result<PathBuf> {
+    let inside = Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
+    ensure!(
+        inside && !name.is_empty(),
+        "{}: `logits` is {name:?}, but must be a file beside the case file",
+        cases.display()
+    );
+    Ok(cases.with_file_name(name))
 }
 
 /// Sets the `expect` of every item of a section.

@@ -6,6 +6,7 @@ mod table;
 mod tensors;
 
 use std::io::{Write, stdout};
+use std::num::NonZeroUsize;
 use std::path::Path;
 
 use anyhow::{bail, ensure};
@@ -17,6 +18,9 @@ use kd_text::{Tokenizer, TokenizerError};
 use crate::UsageError;
 use crate::args::InspectArgs;
 use report::{Constants, Model, Report, TextFiles};
+
+/// Ten times the tensors of K2.6.
+const MOST_TENSORS: usize = 2_000_000;
 
 pub(crate) fn run(args: &InspectArgs) -> anyhow::Result<()> {
     if !(args.card_gb > 0.0 && args.card_gb <= 1e6) {
@@ -71,18 +75,32 @@ fn inspect(args: &InspectArgs) -> Report {
         Ok(config) => {
             report.constants = Some(Constants::of_target(&config));
             report.model = Some(Model::of_target(&config));
-            let prefix = checkpoint.as_ref().map_or("", Checkpoint::target_prefix);
-            let specs = config.tensors(prefix);
-            if let Some(checkpoint) = &checkpoint {
-                tensors::compare(checkpoint, &specs, &mut report);
-            }
-            report.ranks =
-                args.tp.iter().map(|tp| memory::rank(&config, &specs, tp.get(), args.card_gb)).collect();
+            against_target(&config, checkpoint.as_ref(), args, &mut report);
         }
         Err(error) => report.refused.push(error.to_string()),
     }
     text_files(dir, &mut report);
     report
+}
+
+fn against_target(
+    config: &TargetConfig,
+    checkpoint: Option<&Checkpoint>,
+    args: &InspectArgs,
+    report: &mut Report,
+) {
+    let count = config.tensor_count();
+    if count > MOST_TENSORS {
+        let problem = format!("the configuration calls for {count} tensors, at most {MOST_TENSORS} expected");
+        report.refused.push(problem);
+        return;
+    }
+    let specs = config.tensors(checkpoint.map_or("", Checkpoint::target_prefix));
+    if let Some(checkpoint) = checkpoint {
+        tensors::compare(checkpoint, &specs, report);
+    }
+    let rank = |tp: &NonZeroUsize| memory::rank(config, &specs, tp.get(), args.card_gb);
+    report.ranks = args.tp.iter().map(rank).collect();
 }
 
 /// Only a drafter's configuration has `dflash_config`.

@@ -24,6 +24,7 @@ fn the_list_is_what_checkpoints_hold() {
             assert!(spec.dtypes.contains(&tensor.dtype) && spec.shape == tensor.shape, "{spec:?}");
             held += 1;
         }
+        assert_eq!(listed.len(), config.tensor_count());
         assert_eq!(held, listed.len(), "{}", dir.display());
     }
 }
