@@ -84,7 +84,9 @@ pub(crate) fn tensors() -> Vec<Case> {
         difference("an id below 0", 3, -4),
         difference("an id that overflows", 5, i64::MAX),
         difference("an id far below", 5, i64::MIN),
-        difference("an id twice", 1, -1),
+        Case::new("an id twice", &["d2t", "element 1", "4"], |dir| {
+            poke(dir, FILE, "d2t", 0, &[5i64.to_le_bytes(), 4i64.to_le_bytes()].concat());
+        }),
         Case::new("a mark that is no boolean", &["t2d", "element 7", "2"], |dir| {
             poke(dir, FILE, "t2d", 7, &[2])
         }),

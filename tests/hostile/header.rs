@@ -154,14 +154,13 @@ pub(crate) fn entries() -> Vec<Case> {
         missing("shape"),
         missing("data_offsets"),
         entry("null for a tensor", &[SCALE], |entry| *entry = Value::Null),
-        entry("a list for a tensor", &[SCALE], |entry| *entry = json!(["BF16", [128, 2], [4352, 4864]])),
         rewritten("a tensor twice", &[SCALE, "twice"], |bytes| {
             let (header, data) = parts(&bytes);
             let text = header.to_string();
             let again = format!("{{\"{SCALE}\":{},{}", header[SCALE], &text[1..]);
             with_header(again.as_bytes(), &data)
         }),
-        rewritten("a tensor of another name", &["weight_scales"], |bytes| {
+        rewritten("a tensor of another name", &[SCALE, "no tensor"], |bytes| {
             let (header, data) = parts(&bytes);
             let text = header.to_string().replace(SCALE, &format!("{SCALE}s"));
             with_header(text.as_bytes(), &data)

@@ -90,7 +90,7 @@ pub(crate) fn control_ids() -> Vec<Case> {
     vec![
         Case::new("no file", &[FILE], |dir| fs::remove_file(dir.join(FILE)).expect("removed")),
         Case::new("no JSON", &[FILE, "JSON"], |dir| fs::write(dir.join(FILE), "{,}").expect("written")),
-        Case::new("lists without end", &[FILE, "recursion"], |dir| {
+        Case::new("lists without end", &[FILE, "JSON"], |dir| {
             fs::write(dir.join(FILE), "[".repeat(1 << 20)).expect("written");
         }),
         edit("no tokens", &["added_tokens_decoder"], |config| config["added_tokens_decoder"] = Value::Null),

@@ -5,6 +5,9 @@ use std::num::NonZeroUsize;
 use rayon::prelude::*;
 use thiserror::Error;
 
+/// Most workers of a pool: more than any machine has CPUs, and few enough to be started.
+const MAX_THREADS: usize = 4096;
+
 /// The operating system refused to start the threads.
 #[derive(Debug, Error)]
 #[error("cannot start {threads} worker threads: {reason}; try a smaller --threads")]
@@ -24,6 +27,9 @@ impl Pool {
     /// `threads` workers; one thread means that everything runs on the caller.
     pub fn new(threads: NonZeroUsize) -> Result<Self, PoolError> {
         let threads = threads.get();
+        if threads > MAX_THREADS {
+            return Err(PoolError { threads, reason: format!("at most {MAX_THREADS} are useful") });
+        }
         let workers = if threads > 1 {
             let pool = rayon::ThreadPoolBuilder::new()
                 .num_threads(threads)

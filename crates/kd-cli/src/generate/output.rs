@@ -32,7 +32,8 @@ impl<'a> Printer<'a> {
                 self.requests[0].prompt.iter().copied().filter(|&id| (id as usize) < tokenizer.vocab_size());
             let text = tokenizer.decode(&known.collect::<Vec<_>>(), false)?;
             let (dim, reset) = if stderr().is_terminal() { ("\x1b[2m", "\x1b[0m") } else { ("", "") };
-            write!(stderr(), "{dim}{text}{reset}")?;
+            // As with every note: where it cannot be written, the work goes on.
+            let _ = write!(stderr(), "{dim}{text}{reset}");
         }
         Ok(())
     }

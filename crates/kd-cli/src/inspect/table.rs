@@ -4,7 +4,15 @@ use std::io::{self, Write};
 
 use super::report::Report;
 
-const GIB: f64 = (1u64 << 30) as f64;
+/// Bytes in the largest unit of which there is at least one.
+fn size(bytes: u64) -> String {
+    let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
+    let unit = units.into_iter().find(|(_, bits)| bytes >> bits > 0);
+    unit.map_or_else(
+        || format!("{bytes} B"),
+        |(name, bits)| format!("{:.2} {name}", bytes as f64 / (1u64 << bits) as f64),
+    )
+}
 
 pub(super) fn write(out: &mut impl Write, report: &Report) -> io::Result<()> {
     writeln!(out, "{}", report.dir.display())?;
@@ -34,12 +42,12 @@ pub(super) fn write(out: &mut impl Write, report: &Report) -> io::Result<()> {
     if !report.ranks.is_empty() {
         writeln!(out, "memory of a rank (before workspace, graphs and the driver's own)")?;
         for rank in &report.ranks {
-            let weights = rank.weight_bytes as f64 / GIB;
+            let weights = size(rank.weight_bytes);
             match rank.refused.as_slice() {
                 [] => {
                     writeln!(
                         out,
-                        "  --tp {:<3} {weights:>10.3} GiB of weights, {:>10} tokens fit",
+                        "  --tp {:<3} {weights:>12} of weights, {:>10} tokens fit",
                         rank.tp, rank.kv_tokens
                     )?;
                 }
@@ -56,15 +64,15 @@ pub(super) fn write(out: &mut impl Write, report: &Report) -> io::Result<()> {
 fn tensors(out: &mut impl Write, report: &Report) -> io::Result<()> {
     let (count, bytes) =
         report.tensors.iter().fold((0, 0), |(n, b), group| (n + group.count, b + group.bytes));
-    writeln!(out, "tensors: {count}, {:.3} GiB", bytes as f64 / GIB)?;
+    writeln!(out, "tensors: {count}, {}", size(bytes))?;
     for group in &report.tensors {
         let shape = format!("{:?}", group.shape);
         writeln!(
             out,
-            "  {:>7} x {:<5} {shape:<18} {:>9.3} GiB  {}",
+            "  {:>7} x {:<5} {shape:<18} {:>12}  {}",
             group.count,
             group.dtype,
-            group.bytes as f64 / GIB,
+            size(group.bytes),
             group.name
         )?;
     }

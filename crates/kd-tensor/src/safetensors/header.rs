@@ -49,14 +49,20 @@ fn check(
     data_len: usize,
 ) -> Result<BTreeMap<String, Entry>, SafeTensorsError> {
     let file = || path.to_path_buf();
+    let outside = |(_, info): &(String, TensorInfo)| {
+        let (begin, end) = info.data_offsets;
+        begin > end || end > data_len
+    };
+    if let Some(i) = tensors.iter().position(outside) {
+        let (tensor, info) = tensors.swap_remove(i);
+        let (begin, end) = info.data_offsets;
+        return Err(SafeTensorsError::OutOfFile { file: file(), tensor, begin, end, data_len });
+    }
     tensors.sort_by_key(|(_, info)| info.data_offsets);
     let mut entries = BTreeMap::new();
     let mut expected = 0;
     for (tensor, info) in tensors {
         let (begin, end) = info.data_offsets;
-        if begin > end || end > data_len {
-            return Err(SafeTensorsError::OutOfFile { file: file(), tensor, begin, end, data_len });
-        }
         if begin != expected {
             return Err(SafeTensorsError::NotContiguous { file: file(), tensor, found: begin, expected });
         }
