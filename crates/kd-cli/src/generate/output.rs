@@ -102,10 +102,9 @@ impl<'a> Printer<'a> {
     }
 
     fn report(&self, outcomes: &[Outcome], plain: Option<&[Outcome]>) {
-        if self.args.sampling.seed.is_none() {
-            if let Some(request) = self.requests.iter().find(|r| r.params.temperature > 0.0) {
-                eprintln!("kd: seed {}", request.params.seed);
-            }
+        let random = self.requests.iter().find(|r| r.params.temperature > 0.0);
+        if let (None, Some(request)) = (self.args.sampling.seed, random) {
+            eprintln!("kd: seed {}", request.params.seed);
         }
         eprintln!("kd: {}", summary(if plain.is_some() { "speculative" } else { "generated" }, outcomes));
         if let Some(plain) = plain {
