@@ -9,13 +9,13 @@ use kd_tests::{demo, demo_models, ids, json};
 fn golden_chats() -> Vec<(Vec<u32>, String)> {
     let golden = json(&demo("golden/golden.json"));
     let cases = golden["cases"].as_array().expect("cases").iter().filter(|case| case["kind"] == "chat");
+    let (begin, end) =
+        ("<|im_user|>user<|im_middle|>", "<|im_end|><|im_assistant|>assistant<|im_middle|><think>");
     let found: Vec<_> = cases
-        .map(|case| {
+        .filter_map(|case| {
             let text = case["prompt_text"].as_str().expect("text");
-            let (begin, end) = ("<|im_user|>user<|im_middle|>", "<|im_end|>");
-            let content =
-                text.strip_prefix(begin).and_then(|rest| rest.split_once(end)).expect("one user turn").0;
-            (ids(&case["prompt"]), content.to_owned())
+            let content = text.strip_prefix(begin)?.strip_suffix(end)?;
+            (!content.contains("<|im_")).then(|| (ids(&case["prompt"]), content.to_owned()))
         })
         .collect();
     assert!(!found.is_empty());
@@ -66,10 +66,9 @@ fn control_strings_in_a_message_stay_text() {
 #[test]
 fn a_chat_over_a_pipe_answers_each_line() {
     let args = ["chat", "--threads", "1", "--max-tokens", "40", "--budget", "8"];
-    let ran = run_with_input(
-        args,
-        b"Write a Rust function `len`.\n\n/reset\nWhat does `len` do?\n/exit\nnot read\n",
-    );
+    let input = "Write a Rust function `new`. Create a new `Cookie` with the given `name`.\n\n/reset\n\
+                 Explain what `fn len(&self) -> usize` does.\n/exit\nnot read\n";
+    let ran = run_with_input(args, input.as_bytes());
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     let answers = ran.stderr.lines().filter(|line| line.contains("tokens/round")).count();
     assert_eq!(answers, 2, "{}", ran.stderr);
