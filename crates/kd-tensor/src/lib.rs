@@ -17,8 +17,8 @@ pub mod storage;
 
 pub use dtype::DType;
 pub use int4::Int4Matrix;
-pub use linear::{ColumnBlock, WeightRows, linear, multiply_rows};
+pub use linear::{ColumnBlock, RowList, WeightRows, block_width, linear, multiply_rows};
 pub use matrix::{Bf16Matrix, Matrix, ShapeError, View};
 pub use pool::Pool;
-pub use simd::{axpy, dot, dot4};
+pub use simd::{dot, mix};
 pub use storage::Storage;

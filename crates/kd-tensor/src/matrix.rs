@@ -196,14 +196,4 @@ impl Bf16Matrix {
         let data = self.data.as_slice()[range.start * self.cols..range.end * self.cols].to_vec();
         Self { rows: range.len(), cols: self.cols, data: data.into() }
     }
-
-    /// The transpose of rows `range`, copied: shape `[cols, range.len()]`.
-    pub fn transpose_rows(&self, range: Range<usize>) -> Self {
-        let rows = range.len();
-        let mut data = vec![bf16::ZERO; rows * self.cols];
-        for (r, row) in range.enumerate() {
-            self.row(row).iter().enumerate().for_each(|(c, &w)| data[c * rows + r] = w);
-        }
-        Self { rows: self.cols, cols: rows, data: data.into() }
-    }
 }

@@ -1,0 +1,102 @@
+//! `y[m] += Σ_j a[m][j] · w[j]`: rows mixed by coefficients, each element summed in order of `j`.
+
+use super::lanes::{CHUNK, LANES, Lanes};
+use super::rows::{F32Row, WeightRow};
+use super::{Kernel, Level};
+use crate::WeightRows;
+
+struct Mix<'a, 'o, W: ?Sized> {
+    coefficients: &'a [&'a [f32]],
+    w: &'a W,
+    out: &'a mut [&'o mut [f32]],
+}
+
+/// `out[m][c] += Σ_j coefficients[m][j] · w[j][c]`, in order of `j`, so that a sum may be continued by another call.
+/// Where `out` is narrower than `w`, the remaining columns of `w` are left alone.
+///
+/// # Panics
+/// If `coefficients` and `out` have different numbers of rows, `w` has other rows than `coefficients` columns, or `out`
+/// has rows of different lengths or longer than those of `w`.
+pub fn mix<W: WeightRows + ?Sized>(coefficients: &[&[f32]], w: &W, out: &mut [&mut [f32]]) {
+    mix_at(Level::best(), coefficients, w, out);
+}
+
+pub(super) fn mix_at<W: WeightRows + ?Sized>(
+    level: Level,
+    coefficients: &[&[f32]],
+    w: &W,
+    out: &mut [&mut [f32]],
+) {
+    assert_eq!(coefficients.len(), out.len(), "rows of coefficients and of the result");
+    assert!(coefficients.iter().all(|a| a.len() == w.rows()), "coefficients and rows to mix");
+    if w.rows() == 0 {
+        return;
+    }
+    let width = out.first().map_or(0, |row| row.len());
+    assert!(out.iter().all(|row| row.len() == width) && width <= w.cols(), "columns of the result");
+    level.run(Mix { coefficients, w, out });
+}
+
+impl<W: WeightRows + ?Sized> Kernel for Mix<'_, '_, W> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes, const ROWS: usize, const COLUMNS: usize>(self, lanes: L) {
+        let mut done = 0;
+        while done < self.out.len() {
+            let a = &self.coefficients[done..];
+            let out = &mut self.out[done..];
+            // A chunk is two vectors wide, and COLUMNS of them are a tile's sums.
+            done += if COLUMNS >= 4 && out.len() >= 4 {
+                mix_rows::<L, _, 4>(lanes, a, self.w, out)
+            } else if out.len() >= 2 {
+                mix_rows::<L, _, 2>(lanes, a, self.w, out)
+            } else {
+                mix_rows::<L, _, 1>(lanes, a, self.w, out)
+            };
+        }
+    }
+}
+
+/// The first `N` rows of `out`. Returns `N`.
+#[inline(always)]
+fn mix_rows<L: Lanes, W: WeightRows + ?Sized, const N: usize>(
+    lanes: L,
+    a: &[&[f32]],
+    w: &W,
+    out: &mut [&mut [f32]],
+) -> usize {
+    let width = out[0].len();
+    let count = w.rows();
+    let mut coefficients: [&[f32]; N] = [&[]; N];
+    for (to, a) in coefficients.iter_mut().zip(a) {
+        *to = &a[..count];
+    }
+    for start in (0..width).step_by(CHUNK) {
+        let part = CHUNK.min(width - start);
+        let mut sums = [[lanes.splat(0.0); 2]; N];
+        let mut edge = [[[0.0; LANES]; 2]; N];
+        for ((sums, edge), out) in sums.iter_mut().zip(&mut edge).zip(out.iter()) {
+            edge.as_flattened_mut()[..part].copy_from_slice(&out[start..start + part]);
+            *sums = [lanes.load(&edge[0]), lanes.load(&edge[1])];
+        }
+        for j in 0..count {
+            let row = w.row(j);
+            let w = if start + CHUNK <= row.len() {
+                row.chunk(lanes, start / CHUNK)
+            } else {
+                F32Row::of_chunks(&[row.tail()]).chunk(lanes, 0)
+            };
+            for (sums, a) in sums.iter_mut().zip(&coefficients) {
+                let a = lanes.splat(a[j]);
+                *sums = [lanes.mul_add(a, w[0], sums[0]), lanes.mul_add(a, w[1], sums[1])];
+            }
+        }
+        for ((sums, edge), out) in sums.iter().zip(&mut edge).zip(out.iter_mut()) {
+            lanes.store(sums[0], &mut edge[0]);
+            lanes.store(sums[1], &mut edge[1]);
+            out[start..start + part].copy_from_slice(&edge.as_flattened()[..part]);
+        }
+    }
+    N
+}
