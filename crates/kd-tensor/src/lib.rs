@@ -5,6 +5,7 @@
 //! compute a row from that row alone, in one fixed order, so a row's result is bitwise independent of how many
 //! rows there are, of its neighbours and of the number of threads.
 
+mod buffer;
 pub mod dtype;
 pub mod int4;
 pub mod linear;

@@ -32,7 +32,7 @@ pub trait Lanes: Copy {
     fn pow2(self, n: Self::V) -> Self::V;
     fn widen(self, from: &[bf16; LANES]) -> Self::V;
     /// A group of 32 codes, low nibble first, as `(code − 8) · scale`. The product is exact.
-    fn int4(self, words: &[i32; 4], scale: bf16) -> [Self::V; 2];
+    fn int4(self, words: &[i32; 4], scale: bf16) -> (Self::V, Self::V);
     /// The sums over the lanes of four vectors, each in the order of [`join`].
     fn join4(self, lanes: &[[f32; LANES]; 4]) -> [f32; 4];
 }
@@ -127,10 +127,10 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
-    fn int4(self, words: &[i32; 4], scale: bf16) -> [Self::V; 2] {
+    fn int4(self, words: &[i32; 4], scale: bf16) -> (Self::V, Self::V) {
         let scale = f32::from_bits(u32::from(scale.to_bits()) << 16);
         let half = |first: usize| each(|i| ((words[first + i / 8] >> (4 * (i % 8)) & 15) - 8) as f32 * scale);
-        [half(0), half(2)]
+        (half(0), half(2))
     }
 
     #[inline(always)]

@@ -1,7 +1,7 @@
 //! `y[m] += Σ_j a[m][j] · w[j]`: rows mixed by coefficients, each element summed in order of `j`.
 
-use super::lanes::{CHUNK, LANES, Lanes};
-use super::rows::{F32Row, WeightRow};
+use super::lanes::{CHUNK, Lanes};
+use super::rows::{F32Row, WeightRow, split, split_mut};
 use super::{Kernel, Level};
 use crate::WeightRows;
 
@@ -41,7 +41,7 @@ impl<W: WeightRows + ?Sized> Kernel for Mix<'_, '_, W> {
     type Output = ();
 
     #[inline(always)]
-    fn run<L: Lanes, const ROWS: usize, const COLUMNS: usize>(self, lanes: L) {
+    fn run<L: Lanes, const ROWS: usize, const TALL: usize, const COLUMNS: usize>(self, lanes: L) {
         let mut done = 0;
         while done < self.out.len() {
             let a = &self.coefficients[done..];
@@ -74,28 +74,31 @@ fn mix_rows<L: Lanes, W: WeightRows + ?Sized, const N: usize>(
     }
     for start in (0..width).step_by(CHUNK) {
         let part = CHUNK.min(width - start);
-        let mut sums = [[lanes.splat(0.0); 2]; N];
-        let mut edge = [[[0.0; LANES]; 2]; N];
-        for ((sums, edge), out) in sums.iter_mut().zip(&mut edge).zip(out.iter()) {
-            edge.as_flattened_mut()[..part].copy_from_slice(&out[start..start + part]);
-            *sums = [lanes.load(&edge[0]), lanes.load(&edge[1])];
+        let mut low = [lanes.splat(0.0); N];
+        let mut high = [lanes.splat(0.0); N];
+        let mut edge = [[0.0; CHUNK]; N];
+        for m in 0..N {
+            edge[m][..part].copy_from_slice(&out[m][start..start + part]);
+            (low[m], high[m]) = (lanes.load(split(&edge[m]).0), lanes.load(split(&edge[m]).1));
         }
         for j in 0..count {
             let row = w.row(j);
-            let w = if start + CHUNK <= row.len() {
+            let (w_low, w_high) = if start + CHUNK <= row.len() {
                 row.chunk(lanes, start / CHUNK)
             } else {
                 F32Row::of_chunks(&[row.tail()]).chunk(lanes, 0)
             };
-            for (sums, a) in sums.iter_mut().zip(&coefficients) {
-                let a = lanes.splat(a[j]);
-                *sums = [lanes.mul_add(a, w[0], sums[0]), lanes.mul_add(a, w[1], sums[1])];
+            for m in 0..N {
+                let a = lanes.splat(coefficients[m][j]);
+                low[m] = lanes.mul_add(a, w_low, low[m]);
+                high[m] = lanes.mul_add(a, w_high, high[m]);
             }
         }
-        for ((sums, edge), out) in sums.iter().zip(&mut edge).zip(out.iter_mut()) {
-            lanes.store(sums[0], &mut edge[0]);
-            lanes.store(sums[1], &mut edge[1]);
-            out[start..start + part].copy_from_slice(&edge.as_flattened()[..part]);
+        for m in 0..N {
+            let (to_low, to_high) = split_mut(&mut edge[m]);
+            lanes.store(low[m], to_low);
+            lanes.store(high[m], to_high);
+            out[m][start..start + part].copy_from_slice(&edge[m][..part]);
         }
     }
     N

@@ -26,11 +26,15 @@ pub(crate) use rows::{Bf16Row, F32Row, Int4Row, WeightRow};
 trait Kernel {
     type Output;
 
-    /// Runs it. `ROWS` weight rows and at most `COLUMNS` activation rows fit the registers as one tile.
+    /// Runs it. `ROWS` weight rows and at most `COLUMNS` activation rows fit the registers as one tile; with a single
+    /// activation row, `TALL` weight rows keep the multiply-add units busy.
     ///
     /// Implementations are `inline(always)` down to the instructions: code takes on the instruction set of the function
     /// that it is inlined into.
-    fn run<L: Lanes, const ROWS: usize, const COLUMNS: usize>(self, lanes: L) -> Self::Output;
+    fn run<L: Lanes, const ROWS: usize, const TALL: usize, const COLUMNS: usize>(
+        self,
+        lanes: L,
+    ) -> Self::Output;
 }
 
 /// An instruction set that this processor has.
@@ -62,7 +66,7 @@ impl Level {
 
     fn run<K: Kernel>(self, kernel: K) -> K::Output {
         match self {
-            Self::Portable => kernel.run::<_, 2, 2>(Portable),
+            Self::Portable => kernel.run::<_, 2, 4, 2>(Portable),
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the token is the proof that the processor has these instructions.
             Self::Avx2(lanes) => unsafe { avx2(kernel, lanes) },
@@ -76,11 +80,11 @@ impl Level {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
 fn avx2<K: Kernel>(kernel: K, lanes: x86::Avx2) -> K::Output {
-    kernel.run::<_, 2, 3>(lanes)
+    kernel.run::<_, 2, 4, 3>(lanes)
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 fn avx512<K: Kernel>(kernel: K, lanes: x86::Avx512) -> K::Output {
-    kernel.run::<_, 4, 4>(lanes)
+    kernel.run::<_, 4, 8, 4>(lanes)
 }

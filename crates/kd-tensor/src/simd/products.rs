@@ -1,9 +1,10 @@
 //! `y[m][n] = w[n] · x[m]`: a tile of weight rows against a tile of activation rows at a time.
 
 use super::lanes::{CHUNK, LANES, Lanes, join};
-use super::rows::{F32Row, WeightRow, split};
+use super::rows::{F32Row, WeightRow, split, split_mut};
 use super::{Kernel, Level};
 use crate::WeightRows;
+use crate::buffer::Buffer;
 
 /// Chunks of a weight row that are decoded together, where several tiles of activations use them: for four rows
 /// 16 KiB, so that they and a tile of activations stay in the first-level cache.
@@ -45,18 +46,26 @@ impl<W: WeightRows + ?Sized> Kernel for Products<'_, '_, W> {
     type Output = ();
 
     #[inline(always)]
-    fn run<L: Lanes, const ROWS: usize, const COLUMNS: usize>(mut self, lanes: L) {
+    fn run<L: Lanes, const ROWS: usize, const TALL: usize, const COLUMNS: usize>(mut self, lanes: L) {
         let width = self.out.first().map_or(0, |row| row.len());
-        let whole = width - width % ROWS;
-        let rows = self.x.len();
-        let decoded = if rows > COLUMNS { PANEL.min(self.w.cols() / CHUNK) } else { 0 };
-        let mut panel = vec![[0.0; CHUNK]; ROWS * decoded];
-        let mut acc = vec![[0.0; LANES]; ROWS * rows];
-        for i in (0..whole).step_by(ROWS) {
-            self.strip::<L, ROWS, COLUMNS>(lanes, i, acc.as_chunks_mut().0, &mut panel);
+        let decoded = if self.x.len() > COLUMNS { PANEL.min(self.w.cols() / CHUNK) } else { 0 };
+        let mut panel = Buffer::zeros(ROWS * decoded * CHUNK);
+        let mut acc = Buffer::zeros(ROWS.max(TALL) * self.x.len() * LANES);
+        let (panel, acc) = (panel.as_chunks_mut().0, acc.as_chunks_mut().0);
+        let mut done = 0;
+        if self.x.len() == 1 {
+            while width - done >= TALL {
+                self.strip::<L, TALL, COLUMNS>(lanes, done, acc, panel);
+                done += TALL;
+            }
         }
-        for i in whole..width {
-            self.strip::<L, 1, COLUMNS>(lanes, i, acc[..rows].as_chunks_mut().0, &mut panel);
+        while width - done >= ROWS {
+            self.strip::<L, ROWS, COLUMNS>(lanes, done, acc, panel);
+            done += ROWS;
+        }
+        while done < width {
+            self.strip::<L, 1, COLUMNS>(lanes, done, acc, panel);
+            done += 1;
         }
     }
 }
@@ -69,9 +78,10 @@ impl<W: WeightRows + ?Sized> Products<'_, '_, W> {
         &mut self,
         lanes: L,
         i: usize,
-        acc: &mut [[[f32; LANES]; ROWS]],
+        acc: &mut [[f32; LANES]],
         panel: &mut [[f32; CHUNK]],
     ) {
+        let acc = &mut acc.as_chunks_mut().0[..self.x.len()];
         acc.fill([[0.0; LANES]; ROWS]);
         let mut rows = [self.w.row(self.start + i); ROWS];
         for (r, row) in rows.iter_mut().enumerate() {
@@ -125,7 +135,8 @@ impl<W: WeightRows + ?Sized> Products<'_, '_, W> {
         let mut m = 0;
         while m < self.x.len() {
             let acc = &mut acc[m..];
-            let count = COLUMNS.min(acc.len());
+            // A last tile of one row would wait for its own sums, so two tiles share what is left.
+            let count = if acc.len() == COLUMNS + 1 { COLUMNS.div_ceil(2) } else { COLUMNS.min(acc.len()) };
             match count {
                 1 => tile(lanes, w, [x(m)], acc),
                 2 => tile(lanes, w, [x(m), x(m + 1)], acc),
@@ -139,15 +150,15 @@ impl<W: WeightRows + ?Sized> Products<'_, '_, W> {
     /// Joins the lanes and hands the sums out.
     #[inline(always)]
     fn finish<L: Lanes, const ROWS: usize>(&mut self, lanes: L, i: usize, acc: &[[[f32; LANES]; ROWS]]) {
-        let (fours, rest) = acc.as_flattened().as_chunks::<4>();
-        let mut put = |at: usize, sum: f32| self.out[at / ROWS][i + at % ROWS] = sum;
-        for (f, four) in fours.iter().enumerate() {
-            for (j, sum) in lanes.join4(four).into_iter().enumerate() {
-                put(4 * f + j, sum);
+        for (out, acc) in self.out.iter_mut().zip(acc) {
+            let out = &mut out[i..i + ROWS];
+            let ((to_fours, to_rest), (fours, rest)) = (out.as_chunks_mut(), acc.as_chunks());
+            for (to, four) in to_fours.iter_mut().zip(fours) {
+                *to = lanes.join4(four);
             }
-        }
-        for (j, &lanes) in rest.iter().enumerate() {
-            put(4 * fours.len() + j, join(lanes));
+            for (to, &one) in to_rest.iter_mut().zip(rest) {
+                *to = join(one);
+            }
         }
     }
 }
@@ -155,10 +166,10 @@ impl<W: WeightRows + ?Sized> Products<'_, '_, W> {
 #[inline(always)]
 fn decode<L: Lanes, R: WeightRow>(lanes: L, row: R, out: &mut [[f32; CHUNK]]) {
     for (i, out) in out.iter_mut().enumerate() {
-        let [low, high] = row.chunk(lanes, i);
-        let (halves, _) = out.as_chunks_mut();
-        lanes.store(low, &mut halves[0]);
-        lanes.store(high, &mut halves[1]);
+        let (low, high) = row.chunk(lanes, i);
+        let (to_low, to_high) = split_mut(out);
+        lanes.store(low, to_low);
+        lanes.store(high, to_high);
     }
 }
 
@@ -174,30 +185,35 @@ fn tile<L: Lanes, R: WeightRow, const ROWS: usize, const COLUMNS: usize>(
     for x in &mut x {
         *x = &x[..chunks];
     }
-    let zero = lanes.splat(0.0);
-    let mut sums = [[zero; ROWS]; COLUMNS];
-    for (sums, acc) in sums.iter_mut().zip(acc.iter()) {
-        for (sum, acc) in sums.iter_mut().zip(acc) {
-            *sum = lanes.load(acc);
+    // Plain counted loops over fixed arrays: they unroll, and the arrays become registers.
+    let mut sums = [[lanes.splat(0.0); ROWS]; COLUMNS];
+    for m in 0..COLUMNS {
+        for r in 0..ROWS {
+            sums[m][r] = lanes.load(&acc[m][r]);
         }
     }
     for i in 0..chunks {
-        let mut weights = [[zero; 2]; ROWS];
-        for (weights, w) in weights.iter_mut().zip(w) {
-            *weights = w.chunk(lanes, i);
+        let mut low = [lanes.splat(0.0); ROWS];
+        let mut high = [lanes.splat(0.0); ROWS];
+        for r in 0..ROWS {
+            (low[r], high[r]) = w[r].chunk(lanes, i);
         }
-        for half in 0..2 {
-            for (sums, x) in sums.iter_mut().zip(&x) {
-                let x = lanes.load(split(&x[i])[half]);
-                for (sum, w) in sums.iter_mut().zip(&weights) {
-                    *sum = lanes.mul_add(w[half], x, *sum);
-                }
+        for m in 0..COLUMNS {
+            let x = lanes.load(split(&x[m][i]).0);
+            for r in 0..ROWS {
+                sums[m][r] = lanes.mul_add(low[r], x, sums[m][r]);
+            }
+        }
+        for m in 0..COLUMNS {
+            let x = lanes.load(split(&x[m][i]).1);
+            for r in 0..ROWS {
+                sums[m][r] = lanes.mul_add(high[r], x, sums[m][r]);
             }
         }
     }
-    for (sums, acc) in sums.iter().zip(acc) {
-        for (&sum, acc) in sums.iter().zip(acc) {
-            lanes.store(sum, acc);
+    for m in 0..COLUMNS {
+        for r in 0..ROWS {
+            lanes.store(sums[m][r], &mut acc[m][r]);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use half::bf16;
 
-use super::lanes::{CHUNK, Lanes};
+use super::lanes::{CHUNK, LANES, Lanes};
 
 /// A row of weights in some stored form, readable in chunks of 32 f32.
 pub trait WeightRow: Copy {
@@ -20,7 +20,7 @@ pub trait WeightRow: Copy {
 
     /// Whole chunk `i`.
     #[doc(hidden)]
-    fn chunk<L: Lanes>(self, lanes: L, i: usize) -> [L::V; 2];
+    fn chunk<L: Lanes>(self, lanes: L, i: usize) -> (L::V, L::V);
 
     /// The weights after the last whole chunk, padded with zeros.
     #[doc(hidden)]
@@ -57,9 +57,16 @@ impl<'a> F32Row<'a> {
 
 /// The two vectors of a chunk.
 #[inline(always)]
-pub(crate) fn split<T>(chunk: &[T; CHUNK]) -> [&[T; CHUNK / 2]; 2] {
+pub(crate) fn split<T>(chunk: &[T; CHUNK]) -> (&[T; LANES], &[T; LANES]) {
     let (halves, _) = chunk.as_chunks();
-    [&halves[0], &halves[1]]
+    (&halves[0], &halves[1])
+}
+
+/// The two vectors of a chunk, to be written.
+#[inline(always)]
+pub(crate) fn split_mut<T>(chunk: &mut [T; CHUNK]) -> (&mut [T; LANES], &mut [T; LANES]) {
+    let (low, high) = chunk.split_at_mut(LANES);
+    (&mut low.as_chunks_mut().0[0], &mut high.as_chunks_mut().0[0])
 }
 
 impl WeightRow for F32Row<'_> {
@@ -74,9 +81,9 @@ impl WeightRow for F32Row<'_> {
     }
 
     #[inline(always)]
-    fn chunk<L: Lanes>(self, lanes: L, i: usize) -> [L::V; 2] {
-        let [low, high] = split(&self.chunks[i]);
-        [lanes.load(low), lanes.load(high)]
+    fn chunk<L: Lanes>(self, lanes: L, i: usize) -> (L::V, L::V) {
+        let (low, high) = split(&self.chunks[i]);
+        (lanes.load(low), lanes.load(high))
     }
 
     #[inline(always)]
@@ -114,9 +121,9 @@ impl WeightRow for Bf16Row<'_> {
     }
 
     #[inline(always)]
-    fn chunk<L: Lanes>(self, lanes: L, i: usize) -> [L::V; 2] {
-        let [low, high] = split(&self.chunks[i]);
-        [lanes.widen(low), lanes.widen(high)]
+    fn chunk<L: Lanes>(self, lanes: L, i: usize) -> (L::V, L::V) {
+        let (low, high) = split(&self.chunks[i]);
+        (lanes.widen(low), lanes.widen(high))
     }
 
     #[inline(always)]
@@ -157,7 +164,7 @@ impl WeightRow for Int4Row<'_> {
     }
 
     #[inline(always)]
-    fn chunk<L: Lanes>(self, lanes: L, i: usize) -> [L::V; 2] {
+    fn chunk<L: Lanes>(self, lanes: L, i: usize) -> (L::V, L::V) {
         lanes.int4(&self.words[i], self.scales[i])
     }
 

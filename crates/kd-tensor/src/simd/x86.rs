@@ -110,19 +110,19 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
-    fn int4(self, words: &[i32; 4], scale: bf16) -> [__m512; 2] {
-        let scale = f32::from_bits(u32::from(scale.to_bits()) << 16);
+    fn int4(self, words: &[i32; 4], scale: bf16) -> (__m512, __m512) {
         instructions! {
             let codes = _mm512_setr_ps(-8., -7., -6., -5., -4., -3., -2., -1., 0., 1., 2., 3., 4., 5., 6., 7.);
-            let values = _mm512_mul_ps(codes, _mm512_set1_ps(scale));
+            let scale = _mm512_slli_epi32::<16>(_mm512_set1_epi16(scale.to_bits() as i16));
+            let values = _mm512_mul_ps(codes, _mm512_castsi512_ps(scale));
+            let words = _mm512_broadcast_i32x4(_mm_loadu_si128(words.as_ptr().cast()));
+            let first = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+            let second = _mm512_setr_epi32(2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3);
             let shifts = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
+            let first = _mm512_srlv_epi32(_mm512_permutexvar_epi32(first, words), shifts);
+            let second = _mm512_srlv_epi32(_mm512_permutexvar_epi32(second, words), shifts);
             // A permutation looks at the lowest four bits of its index alone.
-            let first = _mm512_mask_set1_epi32(_mm512_set1_epi32(words[0]), 0xff00, words[1]);
-            let second = _mm512_mask_set1_epi32(_mm512_set1_epi32(words[2]), 0xff00, words[3]);
-            [
-                _mm512_permutexvar_ps(_mm512_srlv_epi32(first, shifts), values),
-                _mm512_permutexvar_ps(_mm512_srlv_epi32(second, shifts), values),
-            ]
+            (_mm512_permutexvar_ps(first, values), _mm512_permutexvar_ps(second, values))
         }
     }
 
@@ -130,6 +130,17 @@ impl Lanes for Avx512 {
     fn join4(self, lanes: &[[f32; LANES]; 4]) -> [f32; 4] {
         Avx2(()).join4(lanes)
     }
+}
+
+/// The eight codes of a word.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn eight(word: i32, scale: f32) -> __m256 {
+    let shifts = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
+    let nibbles = _mm256_srlv_epi32(_mm256_set1_epi32(word), shifts);
+    let codes = _mm256_and_si256(nibbles, _mm256_set1_epi32(15));
+    let signed = _mm256_sub_epi32(codes, _mm256_set1_epi32(8));
+    _mm256_mul_ps(_mm256_cvtepi32_ps(signed), _mm256_set1_ps(scale))
 }
 
 /// Applies a 256-bit instruction to both halves.
@@ -225,19 +236,14 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
-    fn int4(self, words: &[i32; 4], scale: bf16) -> [Self::V; 2] {
+    fn int4(self, words: &[i32; 4], scale: bf16) -> (Self::V, Self::V) {
         let scale = f32::from_bits(u32::from(scale.to_bits()) << 16);
-        let mut out = [self.splat(0.0); 2];
-        for (i, &word) in words.iter().enumerate() {
-            out[i / 2][i % 2] = instructions! {
-                let shifts = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
-                let nibbles = _mm256_srlv_epi32(_mm256_set1_epi32(word), shifts);
-                let codes = _mm256_and_si256(nibbles, _mm256_set1_epi32(15));
-                let signed = _mm256_sub_epi32(codes, _mm256_set1_epi32(8));
-                _mm256_mul_ps(_mm256_cvtepi32_ps(signed), _mm256_set1_ps(scale))
-            };
+        instructions! {
+            (
+                [eight(words[0], scale), eight(words[1], scale)],
+                [eight(words[2], scale), eight(words[3], scale)],
+            )
         }
-        out
     }
 
     #[inline(always)]
