@@ -81,7 +81,8 @@ fn mix_rows<L: Lanes, W: WeightRows + ?Sized, const N: usize>(
             edge[m][..part].copy_from_slice(&out[m][start..start + part]);
             (low[m], high[m]) = (lanes.load(split(&edge[m]).0), lanes.load(split(&edge[m]).1));
         }
-        for j in 0..count {
+        let mut j = 0;
+        while j < count {
             let row = w.row(j);
             let (w_low, w_high) = if start + CHUNK <= row.len() {
                 row.chunk(lanes, start / CHUNK)
@@ -93,6 +94,7 @@ fn mix_rows<L: Lanes, W: WeightRows + ?Sized, const N: usize>(
                 low[m] = lanes.mul_add(a, w_low, low[m]);
                 high[m] = lanes.mul_add(a, w_high, high[m]);
             }
+            j += 1;
         }
         for m in 0..N {
             let (to_low, to_high) = split_mut(&mut edge[m]);
