@@ -39,11 +39,13 @@ impl Kernel for Exponentials<'_> {
 
     #[inline(always)]
     fn run<L: Lanes, const ROWS: usize, const TALL: usize, const COLUMNS: usize>(self, lanes: L) -> f32 {
-        let mut max = f32::NEG_INFINITY;
-        for &score in self.0.iter() {
-            max = if score > max { score } else { max };
+        let mut highest = [f32::NEG_INFINITY; LANES];
+        for group in self.0.chunks(LANES) {
+            for (max, &score) in highest.iter_mut().zip(group) {
+                *max = if score > *max { score } else { *max };
+            }
         }
-        let max = lanes.splat(max);
+        let max = lanes.splat(highest.into_iter().fold(f32::NEG_INFINITY, f32::max));
         let mut sum = lanes.splat(0.0);
         let (chunks, rest) = self.0.as_chunks_mut::<LANES>();
         for chunk in chunks {

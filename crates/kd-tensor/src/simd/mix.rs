@@ -66,42 +66,60 @@ fn mix_rows<L: Lanes, W: WeightRows + ?Sized, const N: usize>(
     w: &W,
     out: &mut [&mut [f32]],
 ) -> usize {
-    let width = out[0].len();
-    let count = w.rows();
     let mut coefficients: [&[f32]; N] = [&[]; N];
     for (to, a) in coefficients.iter_mut().zip(a) {
-        *to = &a[..count];
+        *to = a;
     }
+    let width = out[0].len();
     for start in (0..width).step_by(CHUNK) {
         let part = CHUNK.min(width - start);
-        let mut low = [lanes.splat(0.0); N];
-        let mut high = [lanes.splat(0.0); N];
-        let mut edge = [[0.0; CHUNK]; N];
-        for m in 0..N {
-            edge[m][..part].copy_from_slice(&out[m][start..start + part]);
-            (low[m], high[m]) = (lanes.load(split(&edge[m]).0), lanes.load(split(&edge[m]).1));
+        let mut sums = [[0.0; CHUNK]; N];
+        for (sums, out) in sums.iter_mut().zip(out.iter()) {
+            sums[..part].copy_from_slice(&out[start..start + part]);
         }
-        let mut j = 0;
-        while j < count {
-            let row = w.row(j);
-            let (w_low, w_high) = if start + CHUNK <= row.len() {
-                row.chunk(lanes, start / CHUNK)
-            } else {
-                F32Row::of_chunks(&[row.tail()]).chunk(lanes, 0)
-            };
-            for m in 0..N {
-                let a = lanes.splat(coefficients[m][j]);
-                low[m] = lanes.mul_add(a, w_low, low[m]);
-                high[m] = lanes.mul_add(a, w_high, high[m]);
-            }
-            j += 1;
+        if start + CHUNK <= w.cols() {
+            tile(lanes, coefficients, w.rows(), |j| w.row(j).chunk(lanes, start / CHUNK), &mut sums);
+        } else {
+            let tail = |j| F32Row::of_chunks(&[w.row(j).tail()]).chunk(lanes, 0);
+            tile(lanes, coefficients, w.rows(), tail, &mut sums);
         }
-        for m in 0..N {
-            let (to_low, to_high) = split_mut(&mut edge[m]);
-            lanes.store(low[m], to_low);
-            lanes.store(high[m], to_high);
-            out[m][start..start + part].copy_from_slice(&edge[m][..part]);
+        for (sums, out) in sums.iter().zip(out.iter_mut()) {
+            out[start..start + part].copy_from_slice(&sums[..part]);
         }
     }
     N
+}
+
+/// One chunk of `N` sums, in registers throughout.
+#[inline(always)]
+fn tile<L: Lanes, const N: usize>(
+    lanes: L,
+    mut a: [&[f32]; N],
+    count: usize,
+    row: impl Fn(usize) -> (L::V, L::V),
+    sums: &mut [[f32; CHUNK]; N],
+) {
+    for a in &mut a {
+        *a = &a[..count];
+    }
+    let mut low = [lanes.splat(0.0); N];
+    let mut high = [lanes.splat(0.0); N];
+    for m in 0..N {
+        (low[m], high[m]) = (lanes.load(split(&sums[m]).0), lanes.load(split(&sums[m]).1));
+    }
+    let mut j = 0;
+    while j < count {
+        let (w_low, w_high) = row(j);
+        for m in 0..N {
+            let a = lanes.splat(a[m][j]);
+            low[m] = lanes.mul_add(a, w_low, low[m]);
+            high[m] = lanes.mul_add(a, w_high, high[m]);
+        }
+        j += 1;
+    }
+    for m in 0..N {
+        let (to_low, to_high) = split_mut(&mut sums[m]);
+        lanes.store(low[m], to_low);
+        lanes.store(high[m], to_high);
+    }
 }
