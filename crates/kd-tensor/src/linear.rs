@@ -136,3 +136,28 @@ pub fn linear(pool: &Pool, x: View<'_>, w: &impl WeightRows) -> Matrix {
     pool.for_each(y.column_blocks(0..w.rows(), width), |mut block| block.multiply(x, w));
     y
 }
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+
+    use half::bf16;
+
+    use super::*;
+
+    /// Design §5a, and wide enough that the columns are split.
+    #[test]
+    fn a_product_is_bitwise_the_same_on_any_number_of_threads() {
+        let noise = |i: usize| (i * 2_654_435_761 % 1021) as f32 / 510.5 - 1.0;
+        let (m, n, k) = (7, 1026, 300);
+        let x = Matrix::from_vec(m, k, (0..m * k).map(noise).collect()).unwrap();
+        let weights: Vec<bf16> = (0..n * k).map(|i| bf16::from_f32(noise(i + 7))).collect();
+        let w = Bf16Matrix::new(n, k, weights).unwrap();
+        let alone = linear(&Pool::single(), x.view(), &w);
+        for threads in 2..=4 {
+            let pool = Pool::new(NonZeroUsize::new(threads).unwrap()).unwrap();
+            assert!(block_width(&pool, n, m * k) < n, "split over {threads} threads");
+            assert_eq!(linear(&pool, x.view(), &w), alone, "{threads} threads");
+        }
+    }
+}
