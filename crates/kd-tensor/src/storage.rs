@@ -29,6 +29,7 @@ impl FileMap {
         Ok(Self(Arc::new(map)))
     }
 
+    #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -71,6 +72,7 @@ impl<T: Element> Storage<T> {
     }
 
     /// The elements.
+    #[inline]
     pub fn as_slice(&self) -> &[T] {
         match &self.repr {
             Repr::Owned(values) => values,
