@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 
 use serde_json::Value;
@@ -73,18 +73,30 @@ impl Ran {
     }
 }
 
-/// Runs `kd` with these arguments, nothing in its environment that it would read, and `stdin` to read from.
+/// Starts `kd` with these arguments, with pipes for its streams. Of the variables that it would read it sees these alone.
 ///
 /// # Panics
-/// If it cannot be run, or prints what is not UTF-8.
-pub fn run_with_input(args: impl IntoIterator<Item = impl AsRef<OsStr>>, stdin: &[u8]) -> Ran {
+/// If it cannot be run.
+pub fn start(variables: &[(&str, &str)], args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Child {
     let mut command = Command::new(kd());
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("KD_")) {
         command.env_remove(name);
     }
-    command.args(args).current_dir(repository());
+    command.args(args).envs(variables.iter().copied()).current_dir(repository());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().expect("kd starts");
+    command.spawn().expect("kd starts")
+}
+
+/// Runs `kd` as [`start`] does, with `stdin` to read from.
+///
+/// # Panics
+/// If it cannot be run, or prints what is not UTF-8.
+pub fn run_in(
+    variables: &[(&str, &str)],
+    args: impl IntoIterator<Item = impl AsRef<OsStr>>,
+    stdin: &[u8],
+) -> Ran {
+    let mut child = start(variables, args);
     // A command that fails early may not read its input.
     let _ = child.stdin.take().expect("a pipe").write_all(stdin);
     let Output { status, stdout, stderr } = child.wait_with_output().expect("kd ends");
@@ -92,7 +104,18 @@ pub fn run_with_input(args: impl IntoIterator<Item = impl AsRef<OsStr>>, stdin: 
     Ran { code: status.code().expect("an exit code"), stdout: text(stdout), stderr: text(stderr) }
 }
 
+/// Runs `kd` with these arguments and `stdin` to read from.
+///
+/// # Panics
+/// As [`run_in`].
+pub fn run_with_input(args: impl IntoIterator<Item = impl AsRef<OsStr>>, stdin: &[u8]) -> Ran {
+    run_in(&[], args, stdin)
+}
+
 /// Runs `kd` with these arguments and nothing on its stdin.
+///
+/// # Panics
+/// As [`run_in`].
 pub fn run(args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Ran {
     run_with_input(args, b"")
 }

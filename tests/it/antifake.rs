@@ -25,7 +25,7 @@ impl Context {
     /// `tokens` committed to these pages of a cache of `total`; every other value of the cache is NaN.
     pub(crate) fn new(models: &Models, tokens: &[u32], pages: Vec<PageId>, total: usize) -> Self {
         let target = models.target.clone();
-        let mut cache = target.new_cache(total).expect("memory");
+        let mut cache = target.new_cache(total);
         (0..total as u32).for_each(|page| cache.fill_page(PageId(page), f32::NAN));
         let mut context = Self { target, cache, pages, committed: 0 };
         if !tokens.is_empty() {

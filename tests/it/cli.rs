@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use kd_engine::{Request, SamplingParams, Speculation};
-use kd_tests::binary::{Ran, run, run_with_input};
+use kd_tests::binary::{Ran, run, run_in, run_with_input, start};
 use kd_tests::drive::{Answer, alone};
 use kd_tests::random::{edit_bf16, write_target};
 use kd_tests::{demo, demo_models, golden, ids, json, numbers};
@@ -45,7 +45,11 @@ fn bad_usage_exits_with_2() {
         (&["--budget", "129"][..], "128"),
         (&["--no-such-flag"], "--no-such-flag"),
         (&["--streams", "0"], "--streams"),
-        (&["--temperature=-1"], "temperature"),
+        (&["--max-tokens", "0"], "--max-tokens"),
+        (&["--temperature", "-1"], "temperature"),
+        (&["--top-p", "-0.5"], "top_p"),
+        (&["--logit-bias", "7"], "--logit-bias"),
+        (&["--messages", "a.json", "--chat"], "--messages"),
         (&["--prompt", "a", "--prompt-ids", "1"], "--prompt-ids"),
         (&["--prompt-ids", "1,x"], "x"),
     ] {
@@ -76,7 +80,6 @@ fn failed_work_exits_with_1_and_one_line() {
         (&["--prompts", &broken], "line 2"),
         (&["--prompts", &unknown], "temperatur"),
         (&["--prompt-ids", "1,99999"], "99999"),
-        (&["--max-tokens", "0"], "max_tokens"),
         (&["--max-tokens", "5000"], "2048"),
     ] {
         assert_fails(&generate(&[args, &["--quiet"]].concat()), 1, contains);
@@ -274,4 +277,54 @@ fn kd_tree_draws_the_tree_of_the_golden() {
         run(["tree", "--threads", "1", "--prompt-ids", &prompt, "--budget", "16", "--ignore-eos", "--quiet"]);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     assert!(ran.stdout.lines().count() > 16, "a line a node: {}", ran.stdout);
+}
+
+/// Every flag has an environment twin, and the flag wins.
+#[test]
+fn flags_have_environment_twins() {
+    let twins = [
+        ("KD_MAX_TOKENS", "5"),
+        ("KD_QUIET", "1"),
+        ("KD_JSON", "true"),
+        ("KD_PROMPT", PROMPT),
+        ("KD_THREADS", "1"),
+    ];
+    let length = |args: &[&str]| ids(&run_in(&twins, args, b"").objects()[0]["output_ids"]).len();
+    assert_eq!(length(&["generate"]), 5);
+    assert_eq!(length(&[]), 5, "without a verb too");
+    assert_eq!(length(&["generate", "--max-tokens", "3"]), 3);
+    assert_eq!(run_in(&[("KD_QUIET", "perhaps")], ["generate"], b"").code, 2);
+    assert_eq!(run_in(&[("KD_BUDGET", "129")], ["generate"], b"").code, 2);
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_run_exits_with_130() {
+    let args =
+        ["generate", "--quiet", "--threads", "1", "--ignore-eos", "--max-tokens", "2000", "--budget", "0"];
+    let mut child = start(&[], args);
+    let mut first = [0];
+    // The handler is in place once there is text.
+    std::io::Read::read_exact(child.stdout.as_mut().expect("a pipe"), &mut first).expect("text");
+    let killed = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(killed.expect("kill").success());
+    let output = child.wait_with_output().expect("kd ends");
+    assert_eq!(output.status.code(), Some(130), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_tree_can_be_read_by_a_program() {
+    let args =
+        ["tree", "--quiet", "--json", "--threads", "1", "--prompt", PROMPT, "--budget", "9", "--round", "2"];
+    let tree = &run(args).objects()[0];
+    let nodes = tree["nodes"].as_array().expect("nodes");
+    assert_eq!(nodes.len(), 9);
+    for (i, node) in nodes.iter().enumerate() {
+        let parent = node["parent"].as_u64().expect("a row") as usize;
+        let depth =
+            |row: usize| if row == 0 { 0 } else { nodes[row - 1]["depth"].as_u64().expect("a depth") };
+        assert!(parent <= i && node["depth"] == depth(parent) + 1, "node {i}");
+    }
+    let accepted = ids(&tree["accepted"]);
+    assert!(accepted[0] == 0 && accepted.is_sorted(), "{accepted:?}");
 }

@@ -127,7 +127,7 @@ fn fault_9_logits_taps_and_draft_logits() {
         // The rows that choose the first four tokens: the prompt's last and those of three tokens more.
         let tokens = [&prompt[..], &greedy[..3]].concat();
         let pages: Vec<PageId> = (0..PagedCache::pages_for(tokens.len()) as u32).map(PageId).collect();
-        let latents = target.new_cache(pages.len()).expect("memory");
+        let latents = target.new_cache(pages.len());
         let segment = Segment { pages: &pages, committed: 0, rows: tokens.len(), mask: Mask::Causal };
         let taps = &drafter.config().target_layer_ids;
         let pass = target.forward(&pool, &tokens, &[segment], &latents, taps, &mut ()).expect("a pass");
@@ -137,7 +137,7 @@ fn fault_9_logits_taps_and_draft_logits() {
         compare::floats(&floats(format!("case{i}.taps_last")), pass.taps.row(prompt.len() - 1))
             .expect("taps");
 
-        let mut context = drafter.new_cache(pages.len()).expect("memory");
+        let mut context = drafter.new_cache(pages.len());
         let all: Vec<usize> = (0..prompt.len()).collect();
         let keys = drafter.context(&pool, &pass.taps.gather(0..prompt.len()), 0..prompt.len());
         context.commit(&keys, &all, &pages, 0);

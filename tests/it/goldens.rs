@@ -73,7 +73,7 @@ fn grow(drafter: &Drafter, folder: &Path) -> usize {
     let taps = expected.tensor("taps").expect("taps");
     let taps = Matrix::from_vec(taps.shape[0], taps.shape[1], floats(&expected, "taps")).expect("a matrix");
     let table: Vec<PageId> = (0..PagedCache::pages_for(taps.rows()) as u32).rev().map(PageId).collect();
-    let mut cache = drafter.new_cache(table.len()).expect("memory");
+    let mut cache = drafter.new_cache(table.len());
     table.iter().for_each(|&page| cache.fill_page(page, f32::NAN));
 
     let integer = |name: &str| expected.integers(name).expect("a number")[0];

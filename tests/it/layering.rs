@@ -28,7 +28,7 @@ fn a_planted_edge_is_caught() {
         let mut metadata = layers::metadata();
         let packages = metadata["packages"].as_array_mut().expect("packages");
         let package = packages.iter_mut().find(|p| p["name"] == from).expect("the crate");
-        package["dependencies"].as_array_mut().expect("a list").push(json!({ "name": to, "kind": "dev" }));
+        package["dependencies"].as_array_mut().expect("a list").push(json!({ "name": to, "kind": null }));
         assert_eq!(layers::forbidden(&metadata), [format!("{from} -> {to}")]);
     }
     let package = |name: &str, to: &[&str]| {

@@ -1,6 +1,7 @@
 //! Cross-crate tests.
 
 mod antifake;
+mod chat;
 mod cli;
 mod demo;
 mod faults;
@@ -9,3 +10,4 @@ mod layering;
 mod lossless;
 mod lossless_ends;
 mod pairs;
+mod text_goldens;

@@ -1,8 +1,7 @@
 //! The drafter's attention: grouped-query attention of a block over committed context and the block itself.
 
-use kd_tensor::{Matrix, Pool, axpy, dot};
+use kd_tensor::{Matrix, Pool, RowList, mix, multiply_rows, ops::exponentials};
 
-use crate::mla::exponentials;
 use crate::{PageId, PagedCache};
 
 /// Shape and visibility of one drafter layer.
@@ -68,17 +67,20 @@ pub fn attend_block(
 fn attend_row(config: &GqaConfig, query: &[f32], keys: &[&[f32]], out: &mut [f32]) {
     let dim = config.head_dim;
     let scale = 1.0 / (dim as f32).sqrt();
-    let values = config.kv_heads * dim;
-    let mut scores = vec![0.0; keys.len()];
-    for (head, (query, out)) in query.chunks_exact(dim).zip(out.chunks_exact_mut(dim)).enumerate() {
-        let kv = head / (config.heads / config.kv_heads) * dim;
-        for (score, key) in scores.iter_mut().zip(keys) {
-            *score = dot(&key[kv..kv + dim], query) * scale;
+    let shared = config.heads / config.kv_heads * dim;
+    let mut scores = Matrix::zeros(shared / dim, keys.len());
+    for (kv, (query, out)) in query.chunks_exact(shared).zip(out.chunks_exact_mut(shared)).enumerate() {
+        let part =
+            |start: usize| -> Vec<&[f32]> { keys.iter().map(|key| &key[start..start + dim]).collect() };
+        let (keys, values) = (part(kv * dim), part((config.kv_heads + kv) * dim));
+        let queries: Vec<&[f32]> = query.chunks_exact(dim).collect();
+        multiply_rows(&RowList(&keys), 0, &queries, &mut scores.iter_rows_mut().collect::<Vec<_>>());
+        scores.data_mut().iter_mut().for_each(|s| *s *= scale);
+        let sums: Vec<f32> = scores.iter_rows_mut().map(exponentials).collect();
+        let mut heads: Vec<&mut [f32]> = out.chunks_exact_mut(dim).collect();
+        mix(&scores.iter_rows().collect::<Vec<_>>(), &RowList(&values), &mut heads);
+        for (out, sum) in heads.into_iter().zip(sums) {
+            out.iter_mut().for_each(|x| *x /= sum);
         }
-        let sum = exponentials(&mut scores);
-        for (&p, key) in scores.iter().zip(keys) {
-            axpy(p, &key[values + kv..][..dim], out);
-        }
-        out.iter_mut().for_each(|x| *x /= sum);
     }
 }

@@ -4,7 +4,7 @@
 //! and values, the key half of `kv_b_proj` is folded into the query and the value half into the output:
 //! `q_nope · (K_h c) = (K_hᵀ q_nope) · c` and `Σ p (V_h c) = V_h Σ p c`.
 
-use kd_tensor::{Bf16Matrix, Matrix, Pool, View, axpy, dot, dot4, linear, ops};
+use kd_tensor::{Bf16Matrix, Matrix, Pool, RowList, View, block_width, linear, mix, multiply_rows, ops};
 
 use crate::{PagedCache, RopeTable, Segment};
 
@@ -58,7 +58,7 @@ pub struct Mla {
     /// `kv_a_proj_with_mqa`, `[latent + rope, hidden]`.
     kv_a: Bf16Matrix,
     kv_norm: Vec<f32>,
-    /// `K_hᵀ` of each head, `[latent, nope]`.
+    /// `K_h` of each head, `[nope, latent]`.
     key_up: Vec<Bf16Matrix>,
     /// `V_h` of each head, `[value, latent]`.
     value_up: Vec<Bf16Matrix>,
@@ -66,8 +66,19 @@ pub struct Mla {
     output: Bf16Matrix,
 }
 
-/// Heads that one task handles together, so that a key is read once for all of them.
-const HEADS_PER_TASK: usize = 4;
+/// Some heads of consecutive rows of one segment.
+struct Task<'a, 'o> {
+    segment: &'a Segment<'a>,
+    /// Keys of the segment's committed tokens.
+    committed: &'a [&'a [f32]],
+    /// Where the segment starts among the rows of the pass.
+    first: usize,
+    /// The first row, counted within the segment.
+    row: usize,
+    head: usize,
+    /// One slice a row, `latent` wide a head.
+    out: Vec<&'o mut [f32]>,
+}
 
 impl Mla {
     /// Takes the checkpoint's tensors; `kv_b` is `[heads · (nope + value), latent]`, per head keys, then values.
@@ -88,7 +99,7 @@ impl Mla {
         assert_eq!(output.cols(), heads * value, "o_proj");
         let start = |head: usize| head * (nope + value);
         Self {
-            key_up: (0..heads).map(|h| kv_b.transpose_rows(start(h)..start(h) + nope)).collect(),
+            key_up: (0..heads).map(|h| kv_b.copy_rows(start(h)..start(h) + nope)).collect(),
             value_up: (0..heads).map(|h| kv_b.copy_rows(start(h) + nope..start(h + 1))).collect(),
             config,
             query,
@@ -149,10 +160,14 @@ impl Mla {
                 absorbed[latent..].copy_from_slice(&q[nope..]);
             }
         }
-        // Blocks as wide as one head: the first `latent` columns of each are the product.
-        let blocks = absorbed.column_blocks(0..heads * wide, wide).into_iter().enumerate().collect();
-        pool.for_each(blocks, |(h, mut block): (usize, kd_tensor::ColumnBlock<'_>)| {
-            block.narrow(latent).multiply(q.columns(h * head..h * head + nope), &self.key_up[h]);
+        let q: Vec<&[f32]> = q.iter_rows().collect();
+        let block = block_width(pool, heads, x.rows() * nope * latent).min(heads);
+        pool.for_each(absorbed.column_blocks(0..heads * wide, block * wide), |mut block| {
+            let first = block.columns.start / wide;
+            for h in 0..block.columns.len() / wide {
+                let q: Vec<&[f32]> = q.iter().map(|q| &q[(first + h) * head..][..nope]).collect();
+                mix(&q, &self.key_up[first + h], &mut block.part(h * wide..h * wide + latent).rows);
+            }
         });
         absorbed
     }
@@ -169,47 +184,71 @@ impl Mla {
     ) -> Matrix {
         let MlaConfig { heads, latent, .. } = self.config;
         let mut out = Matrix::zeros(queries.rows(), heads * latent);
+        let committed: Vec<Vec<&[f32]>> = segments
+            .iter()
+            .map(|s| (0..s.committed).map(|position| cache.token(layer, s.pages, position)).collect())
+            .collect();
         let mut tasks = Vec::new();
-        let mut rows = out.iter_rows_mut().enumerate();
+        let mut rows = out.iter_rows_mut();
         let mut first = 0;
-        for segment in segments {
-            for (row, out) in rows.by_ref().take(segment.rows) {
-                for (i, out) in out.chunks_mut(HEADS_PER_TASK * latent).enumerate() {
-                    tasks.push((segment, first, row, i * HEADS_PER_TASK, out));
+        for (segment, committed) in segments.iter().zip(&committed) {
+            let work = (segment.committed + segment.rows) * (self.config.cache_width() + latent);
+            let pairs = block_width(pool, segment.rows * heads, work);
+            let (rows_each, heads_each) = ((pairs / heads).max(1), pairs.min(heads));
+            for row in (0..segment.rows).step_by(rows_each) {
+                let rows = rows.by_ref().take(rows_each.min(segment.rows - row));
+                let mut out: Vec<_> = rows.map(|row| row.chunks_mut(heads_each * latent)).collect();
+                for head in (0..heads).step_by(heads_each) {
+                    let out = out.iter_mut().filter_map(Iterator::next).collect();
+                    tasks.push(Task { segment, committed, first, row, head, out });
                 }
             }
             first += segment.rows;
         }
-        pool.for_each(tasks, |(segment, first, row, head, out)| {
-            let pages = (0..segment.committed).map(|position| cache.token(layer, segment.pages, position));
-            let own = segment.visible(row - first);
-            let keys: Vec<&[f32]> = pages.chain(own.iter().map(|r| latents.row(first + r))).collect();
-            self.attend_heads(&queries.row(row)[head * self.config.cache_width()..], &keys, out);
-        });
+        pool.for_each(tasks, |task| self.attend_rows(queries, latents, task));
         out
     }
 
-    /// As many heads as `out` has room for, over `keys` in their order.
-    fn attend_heads(&self, queries: &[f32], keys: &[&[f32]], out: &mut [f32]) {
+    /// One task: every key is read once for all of its heads and rows.
+    fn attend_rows(&self, queries: &Matrix, latents: &Matrix, task: Task<'_, '_>) {
         let MlaConfig { latent, softmax_scale, .. } = self.config;
-        let queries: Vec<&[f32]> =
-            queries.chunks_exact(self.config.cache_width()).take(out.len() / latent).collect();
-        let mut scores = vec![vec![0.0f32; keys.len()]; queries.len()];
-        for (j, key) in keys.iter().enumerate() {
-            if let [a, b, c, d] = queries[..] {
-                let four = dot4(key, [a, b, c, d]);
-                scores.iter_mut().zip(four).for_each(|(s, x)| s[j] = x * softmax_scale);
-            } else {
-                scores.iter_mut().zip(&queries).for_each(|(s, q)| s[j] = dot(key, q) * softmax_scale);
+        let wide = self.config.cache_width();
+        let Task { segment, committed, first, row, head, out } = task;
+        let heads = out.first().map_or(0, |out| out.len() / latent);
+        let (rows, known) = (out.len(), committed.len());
+        let own: Vec<Vec<&[f32]>> = (row..row + rows)
+            .map(|r| segment.visible(r).iter().map(|v| latents.row(first + v)).collect())
+            .collect();
+        let queries: Vec<&[f32]> = (row..row + rows)
+            .flat_map(|r| queries.row(first + r)[head * wide..][..heads * wide].chunks_exact(wide))
+            .collect();
+        let longest = known + own.iter().map(Vec::len).max().unwrap_or(0);
+
+        let mut scores = Matrix::zeros(queries.len(), longest);
+        let mut out_heads: Vec<&mut [f32]> =
+            out.into_iter().flat_map(|out| out.chunks_exact_mut(latent)).collect();
+        let mut shared: Vec<&mut [f32]> = scores.iter_rows_mut().map(|s| &mut s[..known]).collect();
+        multiply_rows(&RowList(committed), 0, &queries, &mut shared);
+        let mut sums = Vec::with_capacity(queries.len());
+        for ((own, queries), scores) in
+            own.iter().zip(queries.chunks(heads)).zip(scores.data_mut().chunks_mut(heads * longest))
+        {
+            let rest = scores.chunks_mut(longest).map(|s| &mut s[known..known + own.len()]);
+            multiply_rows(&RowList(own), 0, queries, &mut rest.collect::<Vec<_>>());
+            for scores in scores.chunks_mut(longest).map(|s| &mut s[..known + own.len()]) {
+                scores.iter_mut().for_each(|s| *s *= softmax_scale);
+                sums.push(ops::exponentials(scores));
             }
         }
-        let sums: Vec<f32> = scores.iter_mut().map(|s| exponentials(s)).collect();
-        for (j, key) in keys.iter().enumerate() {
-            for (out, s) in out.chunks_exact_mut(latent).zip(&scores) {
-                axpy(s[j], &key[..latent], out);
-            }
+        let shared: Vec<&[f32]> = scores.iter_rows().map(|s| &s[..known]).collect();
+        mix(&shared, &RowList(committed), &mut out_heads);
+        for ((own, out), scores) in
+            own.iter().zip(out_heads.chunks_mut(heads)).zip(scores.data().chunks(heads * longest))
+        {
+            let rest: Vec<&[f32]> = scores.chunks(longest).map(|s| &s[known..known + own.len()]).collect();
+            mix(&rest, &RowList(own), out);
         }
-        for (out, sum) in out.chunks_exact_mut(latent).zip(sums) {
+        for (out, sum) in out_heads.into_iter().zip(sums) {
             out.iter_mut().for_each(|x| *x /= sum);
         }
     }
@@ -218,22 +257,14 @@ impl Mla {
     fn project(&self, pool: &Pool, mixed: &Matrix) -> Matrix {
         let MlaConfig { heads, value, latent, .. } = self.config;
         let mut values = Matrix::zeros(mixed.rows(), heads * value);
-        let blocks = values.column_blocks(0..heads * value, value).into_iter().enumerate().collect();
-        pool.for_each(blocks, |(h, mut block): (usize, kd_tensor::ColumnBlock<'_>)| {
-            block.narrow(value).multiply(mixed.columns(h * latent..(h + 1) * latent), &self.value_up[h]);
+        let block = block_width(pool, heads, mixed.rows() * value * latent).min(heads);
+        pool.for_each(values.column_blocks(0..heads * value, block * value), |mut block| {
+            let first = block.columns.start / value;
+            for h in 0..block.columns.len() / value {
+                let mixed = mixed.columns((first + h) * latent..(first + h + 1) * latent);
+                block.part(h * value..(h + 1) * value).multiply(mixed, &self.value_up[first + h]);
+            }
         });
         linear(pool, values.view(), &self.output)
     }
-}
-
-/// Replaces scores by `e^(score − max)` and returns their sum, in order. A NaN score makes the sum NaN, so the row
-/// ends as an error and not as a plausible value.
-pub(crate) fn exponentials(scores: &mut [f32]) -> f32 {
-    let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let mut sum = 0.0;
-    for score in scores {
-        *score = (*score - max).exp();
-        sum += *score;
-    }
-    sum
 }

@@ -55,7 +55,10 @@ pub(crate) fn load(args: &CommonArgs) -> anyhow::Result<Loaded> {
     if skipped > 0 && !args.quiet {
         say!("kd: skipped {skipped} vision tensors: text only");
     }
-    let drafter = drafter_dir.map(|dir| Drafter::load(&dir)).transpose()?;
+    let drafter = match drafter_dir {
+        Some(dir) => Some(Drafter::load(&dir)?),
+        None => None,
+    };
     let tokenizer = match Tokenizer::from_dir(&target_dir) {
         Ok(tokenizer) => Some(tokenizer),
         Err(TokenizerError::Missing { .. }) => None,

@@ -87,8 +87,8 @@ impl Engine {
         }
         let pages = PagedCache::pages_for(options.cache_tokens);
         Ok(Self {
-            latents: models.target.new_cache(pages)?,
-            context: models.drafter.as_ref().map(|drafter| drafter.new_cache(pages)).transpose()?,
+            latents: models.target.try_new_cache(pages)?,
+            context: models.drafter.as_ref().map(|drafter| drafter.try_new_cache(pages)).transpose()?,
             allocator: PageAllocator::new(pages),
             waiting: VecDeque::new(),
             running: Vec::new(),

@@ -1,7 +1,7 @@
 //! One speculative round: draft, build, verify, walk, commit.
 
 use kd_attn::{Ancestors, BlockSegment, Mask, Segment};
-use kd_ddtree::{Child, DraftRow, Marginals, Tree, walk};
+use kd_ddtree::{DraftRow, MAX_NODES, Marginals, Tree, draft_rows, walk};
 use kd_model::{Drafter, Forward};
 use kd_sample::Choice;
 
@@ -81,24 +81,19 @@ impl Engine {
         let depths = drafter.config().block_size - 1;
         let vocab = draft.logits.cols();
         for (i, logits) in drafting.into_iter().zip(draft.logits.data().chunks_exact(depths * vocab)) {
-            let k = match self.running[members[i].0].request.speculation {
-                Speculation::Tree { nodes } => nodes,
-                _ => 1,
-            };
+            let speculation = self.running[members[i].0].request.speculation;
+            let k = if let Speculation::Tree { nodes } = speculation { nodes } else { 1 };
             // A row without finite maximum ends the draft there: a shorter tree is still a tree.
-            let rows: Vec<DraftRow> = kd_ddtree::draft_rows(logits, vocab, k)
+            let rows: Vec<DraftRow> = draft_rows(logits, vocab, k)
                 .into_iter()
                 .map_while(|row| in_target_ids(drafter, row))
                 .collect();
-            match self.running[members[i].0].request.speculation {
-                Speculation::Tree { nodes } => self
-                    .builder
-                    .build(&mut Marginals(&rows), nodes, &mut trees[i])
-                    .expect("budgets were checked when the request was taken"),
-                _ => {
-                    let best: Vec<Child> = rows.iter().map_while(|row| row.child(0)).collect();
-                    trees[i] = Tree::chain(best.into_iter().take(kd_ddtree::MAX_NODES)).unwrap_or_default();
-                }
+            if let Speculation::Tree { nodes } = speculation {
+                let built = self.builder.build(&mut Marginals(&rows), nodes, &mut trees[i]);
+                built.expect("budgets were checked when the request was taken");
+            } else {
+                let best = rows.iter().map_while(|row| row.child(0)).take(MAX_NODES);
+                trees[i] = Tree::chain(best).expect("a chain of at most MAX_NODES");
             }
         }
         trees

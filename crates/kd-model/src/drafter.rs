@@ -113,9 +113,17 @@ impl Drafter {
 
     /// A cache for `pages` pages of this drafter's context.
     ///
+    /// # Panics
+    /// If they do not fit in memory; [`Self::try_new_cache`] for a number of pages that comes from outside.
+    pub fn new_cache(&self, pages: usize) -> PagedCache {
+        self.try_new_cache(pages).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// As [`Self::new_cache`].
+    ///
     /// # Errors
     /// [`CacheError`] if they do not fit in memory.
-    pub fn new_cache(&self, pages: usize) -> Result<PagedCache, CacheError> {
+    pub fn try_new_cache(&self, pages: usize) -> Result<PagedCache, CacheError> {
         let width = self.layers.first().map_or(0, |layer| layer.shape.cache_width());
         PagedCache::try_new(self.layers.len(), pages, width)
     }

@@ -83,9 +83,17 @@ impl Target {
 
     /// A cache for `pages` pages of this model's latents.
     ///
+    /// # Panics
+    /// If they do not fit in memory; [`Self::try_new_cache`] for a number of pages that comes from outside.
+    pub fn new_cache(&self, pages: usize) -> PagedCache {
+        self.try_new_cache(pages).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// As [`Self::new_cache`].
+    ///
     /// # Errors
     /// [`CacheError`] if they do not fit in memory.
-    pub fn new_cache(&self, pages: usize) -> Result<PagedCache, CacheError> {
+    pub fn try_new_cache(&self, pages: usize) -> Result<PagedCache, CacheError> {
         PagedCache::try_new(self.layers.len(), pages, self.config.cache_width())
     }
 

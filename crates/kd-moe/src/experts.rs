@@ -1,11 +1,8 @@
-//! Routed experts: grouped INT4 products in which each weight is decoded once for all of its rows.
+//! Routed experts: grouped INT4 products in which each weight is read once for all of its rows.
 
-use kd_tensor::{Int4Matrix, Matrix, Pool, View, WeightRows, multiply_rows, ops::silu_mul};
+use kd_tensor::{Int4Matrix, Matrix, Pool, View, WeightRows, block_width, multiply_rows, ops::silu_mul};
 
 use crate::{Groups, Routing};
-
-/// Weight rows that one task handles.
-const BLOCK: usize = 32;
 
 /// One routed expert.
 #[derive(Debug, Clone)]
@@ -37,19 +34,21 @@ impl Experts {
         let mut rows = hidden.iter_rows_mut();
         let mut tasks = Vec::new();
         for group in groups.iter() {
-            let x: Vec<&[f32]> = group.rows.iter().map(|&r| x.row(r as usize)).collect();
-            let mut blocks: Vec<_> = rows.by_ref().take(x.len()).map(|row| row.chunks_mut(BLOCK)).collect();
-            for start in (0..width).step_by(BLOCK) {
+            let block = block_width(pool, width, 2 * group.rows.len() * x.cols());
+            let mut blocks: Vec<_> =
+                rows.by_ref().take(group.rows.len()).map(|row| row.chunks_mut(block)).collect();
+            for start in (0..width).step_by(block) {
                 let out: Vec<&mut [f32]> = blocks.iter_mut().filter_map(Iterator::next).collect();
-                tasks.push((group.expert, start, x.clone(), out));
+                tasks.push((group, start, out));
             }
         }
-        pool.for_each(tasks, |(expert, start, x, mut out)| {
-            let expert = &self.0[expert];
-            let mut up = vec![vec![0.0; out[0].len()]; out.len()];
+        pool.for_each(tasks, |(group, start, mut out)| {
+            let expert = &self.0[group.expert];
+            let x: Vec<&[f32]> = group.rows.iter().map(|&r| x.row(r as usize)).collect();
+            let mut up = Matrix::zeros(out.len(), out[0].len());
             multiply_rows(&expert.gate, start, &x, &mut out);
-            multiply_rows(&expert.up, start, &x, &mut up);
-            out.iter_mut().zip(&up).for_each(|(gate, up)| silu_mul(gate, up));
+            multiply_rows(&expert.up, start, &x, &mut up.iter_rows_mut().collect::<Vec<_>>());
+            out.iter_mut().zip(up.iter_rows()).for_each(|(gate, up)| silu_mul(gate, up));
         });
         hidden
     }
@@ -58,12 +57,14 @@ impl Experts {
     fn down(&self, pool: &Pool, rows: usize, hidden: &Matrix, routing: &Routing, groups: &Groups) -> Matrix {
         let out_features = self.0.first().map_or(0, |e| e.down.rows());
         let mut y = Matrix::zeros(rows, out_features);
-        pool.for_each(y.column_blocks(0..out_features, BLOCK), |mut block| {
+        let block = block_width(pool, out_features, groups.assignments() * hidden.cols());
+        pool.for_each(y.column_blocks(0..out_features, block), |mut block| {
             for group in groups.iter() {
                 let x: Vec<&[f32]> = (0..group.rows.len()).map(|i| hidden.row(group.start + i)).collect();
-                let mut part = vec![vec![0.0; block.columns.len()]; x.len()];
-                multiply_rows(&self.0[group.expert].down, block.columns.start, &x, &mut part);
-                for ((&row, &slot), part) in group.rows.iter().zip(group.slots).zip(&part) {
+                let mut part = Matrix::zeros(x.len(), block.columns.len());
+                let mut out: Vec<&mut [f32]> = part.iter_rows_mut().collect();
+                multiply_rows(&self.0[group.expert].down, block.columns.start, &x, &mut out);
+                for ((&row, &slot), part) in group.rows.iter().zip(group.slots).zip(part.iter_rows()) {
                     let weight = routing.weights[slot as usize];
                     let y = block.rows[row as usize].iter_mut();
                     y.zip(part).for_each(|(y, part)| *y += weight * part);

@@ -8,6 +8,7 @@ use half::bf16;
 
 use crate::WeightRows;
 use crate::matrix::ShapeError;
+use crate::simd::Int4Row;
 use crate::storage::Storage;
 
 /// Columns that share one scale.
@@ -47,6 +48,8 @@ impl Int4Matrix {
 }
 
 impl WeightRows for Int4Matrix {
+    type Row<'a> = Int4Row<'a>;
+
     fn rows(&self) -> usize {
         self.rows
     }
@@ -55,25 +58,28 @@ impl WeightRows for Int4Matrix {
         self.cols
     }
 
-    fn decode(&self, row: usize, out: &mut [f32]) {
-        const WORDS: usize = GROUP / CODES_PER_WORD;
-        let words = &self.words.as_slice()[row * self.cols / CODES_PER_WORD..][..self.cols / CODES_PER_WORD];
-        let scales = &self.scales.as_slice()[row * self.cols / GROUP..][..self.cols / GROUP];
-        let groups = out.chunks_exact_mut(GROUP).zip(words.chunks_exact(WORDS)).zip(scales);
-        for ((out, words), scale) in groups {
-            let scale = scale.to_f32();
-            for (out, &word) in out.chunks_exact_mut(CODES_PER_WORD).zip(words) {
-                for (i, out) in out.iter_mut().enumerate() {
-                    *out = ((word >> (4 * i) & 15) - 8) as f32 * scale;
-                }
-            }
-        }
+    #[inline(always)]
+    fn row(&self, row: usize) -> Int4Row<'_> {
+        let (words, groups) = (self.cols / CODES_PER_WORD, self.cols / GROUP);
+        Int4Row::new(
+            &self.words.as_slice()[row * words..][..words],
+            &self.scales.as_slice()[row * groups..][..groups],
+        )
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mix;
+
+    /// Row `row` of `m`, as the kernels decode it.
+    fn decode(m: &Int4Matrix, row: usize) -> Vec<f32> {
+        let coefficients: Vec<f32> = (0..m.rows()).map(|r| if r == row { 1.0 } else { 0.0 }).collect();
+        let mut out = vec![0.0; m.cols()];
+        mix(&[&coefficients], m, &mut [&mut out]);
+        out
+    }
 
     /// Fault k26.md §5 rows 5 and 6: reversed nibbles; 15 of 16 codes.
     #[test]
@@ -85,9 +91,7 @@ mod tests {
             .collect();
         for scale in [0.0, 0.171875, -3.0, 2f32.powi(-40)] {
             let m = Int4Matrix::new(1, 32, words.clone(), vec![bf16::from_f32(scale)]).unwrap();
-            let mut out = [f32::NAN; 32];
-            m.decode(0, &mut out);
-            for (c, &value) in out.iter().enumerate() {
+            for (c, value) in decode(&m, 0).into_iter().enumerate() {
                 assert_eq!(value, (code(c) as f32 - 8.0) * scale, "column {c}");
             }
         }
@@ -98,10 +102,8 @@ mod tests {
     fn each_group_of_each_row_uses_its_own_scale() {
         let scales: Vec<bf16> = (1..=6).map(|s| bf16::from_f32(s as f32)).collect();
         let m = Int4Matrix::new(2, 96, vec![0x9999_9999u32 as i32; 24], scales).unwrap();
-        let mut out = [0.0; 96];
         for row in 0..2 {
-            m.decode(row, &mut out);
-            for (c, &value) in out.iter().enumerate() {
+            for (c, value) in decode(&m, row).into_iter().enumerate() {
                 assert_eq!(value, (row * 3 + c / 32 + 1) as f32);
             }
         }

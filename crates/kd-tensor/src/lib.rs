@@ -5,6 +5,7 @@
 //! compute a row from that row alone, in one fixed order, so a row's result is bitwise independent of how many
 //! rows there are, of its neighbours and of the number of threads.
 
+mod buffer;
 pub mod dtype;
 pub mod file;
 pub mod guard;
@@ -19,8 +20,8 @@ pub mod storage;
 
 pub use dtype::DType;
 pub use int4::Int4Matrix;
-pub use linear::{ColumnBlock, WeightRows, linear, multiply_rows};
+pub use linear::{ColumnBlock, RowList, WeightRows, block_width, linear, multiply_rows};
 pub use matrix::{Bf16Matrix, Matrix, ShapeError, View};
 pub use pool::Pool;
-pub use simd::{axpy, dot, dot4};
+pub use simd::{dot, mix};
 pub use storage::Storage;

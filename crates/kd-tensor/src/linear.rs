@@ -1,23 +1,32 @@
-//! `y = x · Wᵀ` for weights that are decoded row by row.
+//! `y = x · Wᵀ` for weights that are decoded as they are read.
 
 use std::ops::Range;
 
-use crate::{Bf16Matrix, Matrix, Pool, View, dot, dot4};
+use crate::simd::{Bf16Row, F32Row, WeightRow, products};
+use crate::{Bf16Matrix, Matrix, Pool, View};
 
-/// Columns that one task computes: small enough to share work, large enough to repay handing it out.
-const BLOCK: usize = 64;
+/// Multiply-adds that repay handing a task to another thread: some microseconds of one core.
+const TASK: usize = 1 << 17;
+/// Columns come in multiples of this, so that no tile of weight rows is cut.
+const STEP: usize = 4;
 
-/// A weight matrix `[rows, cols]` (output features, input features) whose rows can be decoded to f32.
+/// A weight matrix `[rows, cols]` (output features, input features) in some stored form.
 pub trait WeightRows: Sync {
+    /// A row in that form.
+    type Row<'a>: WeightRow
+    where
+        Self: 'a;
     /// Output features.
     fn rows(&self) -> usize;
     /// Input features.
     fn cols(&self) -> usize;
-    /// Writes row `row` into `out`, which has `cols` elements.
-    fn decode(&self, row: usize, out: &mut [f32]);
+    /// Row `row`.
+    fn row(&self, row: usize) -> Self::Row<'_>;
 }
 
 impl WeightRows for Bf16Matrix {
+    type Row<'a> = Bf16Row<'a>;
+
     fn rows(&self) -> usize {
         Bf16Matrix::rows(self)
     }
@@ -26,10 +35,33 @@ impl WeightRows for Bf16Matrix {
         Bf16Matrix::cols(self)
     }
 
-    fn decode(&self, row: usize, out: &mut [f32]) {
-        for (out, w) in out.iter_mut().zip(self.row(row)) {
-            *out = w.to_f32();
-        }
+    #[inline(always)]
+    fn row(&self, row: usize) -> Bf16Row<'_> {
+        Bf16Matrix::row(self, row).into()
+    }
+}
+
+/// f32 rows of one length that lie anywhere, as cached keys do.
+#[derive(Debug, Clone, Copy)]
+pub struct RowList<'a>(pub &'a [&'a [f32]]);
+
+impl WeightRows for RowList<'_> {
+    type Row<'a>
+        = F32Row<'a>
+    where
+        Self: 'a;
+
+    fn rows(&self) -> usize {
+        self.0.len()
+    }
+
+    fn cols(&self) -> usize {
+        self.0.first().map_or(0, |row| row.len())
+    }
+
+    #[inline(always)]
+    fn row(&self, row: usize) -> F32Row<'_> {
+        self.0[row].into()
     }
 }
 
@@ -56,43 +88,41 @@ pub(crate) fn column_blocks(y: &mut Matrix, columns: Range<usize>, width: usize)
 }
 
 impl ColumnBlock<'_> {
-    /// The first `width` columns of the block as a block whose columns count from 0.
+    /// Some of the block's columns, counted from its first, as a block whose columns count from 0.
     ///
     /// # Panics
     /// If the block is narrower.
-    pub fn narrow(&mut self, width: usize) -> ColumnBlock<'_> {
-        ColumnBlock { columns: 0..width, rows: self.rows.iter_mut().map(|row| &mut row[..width]).collect() }
+    pub fn part(&mut self, columns: Range<usize>) -> ColumnBlock<'_> {
+        let rows = self.rows.iter_mut().map(|row| &mut row[columns.clone()]).collect();
+        ColumnBlock { columns: 0..columns.len(), rows }
     }
 
-    /// Computes these columns of `x · Wᵀ`. Each weight row is decoded once for all rows of `x`.
+    /// Computes these columns of `x · Wᵀ`. Each weight row is read once for all rows of `x`.
     ///
     /// # Panics
     /// If `x` has other rows than the block or other columns than `w`.
     pub fn multiply(&mut self, x: View<'_>, w: &impl WeightRows) {
         let x: Vec<&[f32]> = (0..x.rows()).map(|m| x.row(m)).collect();
-        multiply_rows(w, self.columns.start, &x, &mut self.rows);
+        products(w, self.columns.start, &x, &mut self.rows);
     }
 }
 
-/// `out[m][i] = Σ_k w[start + i, k] · x[m][k]` for as many weight rows as `out` is wide; each is decoded once.
+/// `out[m][i] = Σ_k w[start + i, k] · x[m][k]` for as many weight rows as `out` is wide; each is read once.
 ///
 /// # Panics
 /// If `x` and `out` have different numbers of rows, or `x` other columns than `w`.
-pub fn multiply_rows(w: &impl WeightRows, start: usize, x: &[&[f32]], out: &mut [impl AsMut<[f32]>]) {
-    assert_eq!(x.len(), out.len(), "rows of x and of the result");
-    let width = out.first_mut().map_or(0, |row| row.as_mut().len());
-    let mut weights = vec![0.0; w.cols()];
-    for i in 0..width {
-        w.decode(start + i, &mut weights);
-        let mut m = 0;
-        for four in x.chunks_exact(4) {
-            let y = dot4(&weights, [four[0], four[1], four[2], four[3]]);
-            y.into_iter().enumerate().for_each(|(j, y)| out[m + j].as_mut()[i] = y);
-            m += 4;
-        }
-        for m in m..x.len() {
-            out[m].as_mut()[i] = dot(&weights, x[m]);
-        }
+pub fn multiply_rows(w: &impl WeightRows, start: usize, x: &[&[f32]], out: &mut [&mut [f32]]) {
+    products(w, start, x, out);
+}
+
+/// Columns a task should have, where each takes `work` multiply-adds and there are `columns` in all: enough to be worth
+/// a task, and on one thread all of them.
+pub fn block_width(pool: &Pool, columns: usize, work: usize) -> usize {
+    let tasks = (columns * work / TASK).clamp(1, 4 * pool.threads());
+    if pool.threads() == 1 {
+        columns.max(1)
+    } else {
+        columns.div_ceil(tasks).next_multiple_of(STEP).max(STEP)
     }
 }
 
@@ -102,6 +132,32 @@ pub fn multiply_rows(w: &impl WeightRows, start: usize, x: &[&[f32]], out: &mut 
 /// If `x` has other columns than `w`.
 pub fn linear(pool: &Pool, x: View<'_>, w: &impl WeightRows) -> Matrix {
     let mut y = Matrix::zeros(x.rows(), w.rows());
-    pool.for_each(y.column_blocks(0..w.rows(), BLOCK), |mut block| block.multiply(x, w));
+    let width = block_width(pool, w.rows(), x.rows() * w.cols());
+    pool.for_each(y.column_blocks(0..w.rows(), width), |mut block| block.multiply(x, w));
     y
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+
+    use half::bf16;
+
+    use super::*;
+
+    /// Design §5a, and wide enough that the columns are split.
+    #[test]
+    fn a_product_is_bitwise_the_same_on_any_number_of_threads() {
+        let noise = |i: usize| (i * 2_654_435_761 % 1021) as f32 / 510.5 - 1.0;
+        let (m, n, k) = (7, 1026, 300);
+        let x = Matrix::from_vec(m, k, (0..m * k).map(noise).collect()).unwrap();
+        let weights: Vec<bf16> = (0..n * k).map(|i| bf16::from_f32(noise(i + 7))).collect();
+        let w = Bf16Matrix::new(n, k, weights).unwrap();
+        let alone = linear(&Pool::single(), x.view(), &w);
+        for threads in 2..=4 {
+            let pool = Pool::new(NonZeroUsize::new(threads).unwrap()).unwrap();
+            assert!(block_width(&pool, n, m * k) < n, "split over {threads} threads");
+            assert_eq!(linear(&pool, x.view(), &w), alone, "{threads} threads");
+        }
+    }
 }

@@ -6,6 +6,7 @@ use std::slice::{ChunksExact, ChunksExactMut};
 use half::bf16;
 use thiserror::Error;
 
+use crate::buffer::Buffer;
 use crate::storage::Storage;
 
 /// A buffer whose length does not fit the shape it was given.
@@ -44,27 +45,29 @@ impl ShapeError {
 pub struct Matrix {
     rows: usize,
     cols: usize,
-    data: Vec<f32>,
+    data: Buffer,
 }
 
 impl Matrix {
     /// A matrix of zeros.
     pub fn zeros(rows: usize, cols: usize) -> Self {
-        Self { rows, cols, data: vec![0.0; rows * cols] }
+        Self { rows, cols, data: Buffer::zeros(rows * cols) }
     }
 
-    /// Takes `data`, which must hold `rows * cols` elements.
+    /// Copies `data`, which must hold `rows * cols` elements.
     pub fn from_vec(rows: usize, cols: usize, data: Vec<f32>) -> Result<Self, ShapeError> {
         ShapeError::check("matrix", rows, cols, cols, data.len())?;
-        Ok(Self { rows, cols, data })
+        Ok(Self { rows, cols, data: Buffer::from(data.as_slice()) })
     }
 
     /// Number of rows.
+    #[inline]
     pub fn rows(&self) -> usize {
         self.rows
     }
 
     /// Number of columns.
+    #[inline]
     pub fn cols(&self) -> usize {
         self.cols
     }
@@ -80,6 +83,7 @@ impl Matrix {
     }
 
     /// Row `i`.
+    #[inline]
     pub fn row(&self, i: usize) -> &[f32] {
         &self.data[i * self.cols..][..self.cols]
     }
@@ -126,9 +130,8 @@ impl Matrix {
 
     /// A new matrix of the named rows, in that order.
     pub fn gather(&self, rows: impl ExactSizeIterator<Item = usize>) -> Self {
-        let mut out =
-            Self { rows: rows.len(), cols: self.cols, data: Vec::with_capacity(rows.len() * self.cols) };
-        rows.for_each(|row| out.data.extend_from_slice(self.row(row)));
+        let mut out = Self::zeros(rows.len(), self.cols);
+        out.iter_rows_mut().zip(rows).for_each(|(out, row)| out.copy_from_slice(self.row(row)));
         out
     }
 }
@@ -145,16 +148,19 @@ pub struct View<'a> {
 
 impl<'a> View<'a> {
     /// Number of rows.
+    #[inline]
     pub fn rows(&self) -> usize {
         self.rows
     }
 
     /// Number of columns.
+    #[inline]
     pub fn cols(&self) -> usize {
         self.cols
     }
 
     /// Row `i`.
+    #[inline]
     pub fn row(&self, i: usize) -> &'a [f32] {
         &self.data[i * self.stride + self.start..][..self.cols]
     }
@@ -177,16 +183,19 @@ impl Bf16Matrix {
     }
 
     /// Number of rows (output features).
+    #[inline]
     pub fn rows(&self) -> usize {
         self.rows
     }
 
     /// Number of columns (input features).
+    #[inline]
     pub fn cols(&self) -> usize {
         self.cols
     }
 
     /// Row `i`.
+    #[inline]
     pub fn row(&self, i: usize) -> &[bf16] {
         &self.data.as_slice()[i * self.cols..][..self.cols]
     }
@@ -195,15 +204,5 @@ impl Bf16Matrix {
     pub fn copy_rows(&self, range: Range<usize>) -> Self {
         let data = self.data.as_slice()[range.start * self.cols..range.end * self.cols].to_vec();
         Self { rows: range.len(), cols: self.cols, data: data.into() }
-    }
-
-    /// The transpose of rows `range`, copied: shape `[cols, range.len()]`.
-    pub fn transpose_rows(&self, range: Range<usize>) -> Self {
-        let rows = range.len();
-        let mut data = vec![bf16::ZERO; rows * self.cols];
-        for (r, row) in range.enumerate() {
-            self.row(row).iter().enumerate().for_each(|(c, &w)| data[c * rows + r] = w);
-        }
-        Self { rows: self.cols, cols: rows, data: data.into() }
     }
 }

@@ -1,8 +1,9 @@
-//! Row-wise operations: embedding gather, RMSNorm, SiLU·mul.
+//! Row-wise operations: embedding gather, RMSNorm, SiLU·mul, softmax numerators.
 
 use thiserror::Error;
 
-use crate::{Bf16Matrix, Matrix, WeightRows, dot};
+pub use crate::simd::{exponentials, silu_mul};
+use crate::{Bf16Matrix, Matrix, dot};
 
 /// A token id outside the embedding table.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -21,7 +22,9 @@ pub fn embed(table: &Bf16Matrix, ids: &[u32]) -> Result<Matrix, TokenOutOfRange>
         if id as usize >= table.rows() {
             return Err(TokenOutOfRange { id, vocab: table.rows() });
         }
-        table.decode(id as usize, row);
+        for (out, w) in row.iter_mut().zip(table.row(id as usize)) {
+            *out = w.to_f32();
+        }
     }
     Ok(out)
 }
@@ -55,13 +58,6 @@ pub fn rms_norm_rows(x: &Matrix, gain: &[f32], eps: f32) -> Matrix {
 
 fn inverse_rms(x: &[f32], eps: f32) -> f32 {
     1.0 / (dot(x, x) / x.len() as f32 + eps).sqrt()
-}
-
-/// `gate = silu(gate) · up` element by element, `silu(z) = z / (1 + e^−z)`.
-pub fn silu_mul(gate: &mut [f32], up: &[f32]) {
-    for (gate, up) in gate.iter_mut().zip(up) {
-        *gate = *gate / (1.0 + (-*gate).exp()) * up;
-    }
 }
 
 /// `y += x` element by element.

@@ -1,12 +1,25 @@
 //! The threads that operations share.
+//!
+//! A pass has about a hundred parallel regions of some microseconds each. So a worker that runs out of work watches for
+//! the next region for a while before it goes to sleep, and a region ends as soon as its items are done: a worker that
+//! the system has not scheduled in time is not waited for.
 
+use std::any::Any;
 use std::num::NonZeroUsize;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
-use rayon::prelude::*;
 use thiserror::Error;
 
 /// Most workers of a pool: more than any machine has CPUs, and few enough to be started.
 const MAX_THREADS: usize = 4096;
+/// How long an idle worker watches for work before it sleeps.
+const WATCH: Duration = Duration::from_micros(100);
+/// Looks at the counter between two looks at the clock.
+const LOOKS: usize = 64;
 
 /// The operating system refused to start the threads.
 #[derive(Debug, Error)]
@@ -19,50 +32,247 @@ pub struct PoolError {
 /// A fixed set of worker threads. Results never depend on how many there are.
 #[derive(Debug)]
 pub struct Pool {
-    workers: Option<rayon::ThreadPool>,
-    threads: usize,
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+    /// Held by the region that uses the workers.
+    turn: Mutex<()>,
+}
+
+/// What a region runs on every thread that joins it.
+type Job = &'static (dyn Fn() + Sync);
+
+struct Shared {
+    /// The region that runs now. Whoever works on it holds a read lock.
+    job: RwLock<Option<Job>>,
+    /// Counts regions; a change is the sign to look at `job`.
+    regions: AtomicUsize,
+    sleep: Mutex<Sleep>,
+    wake: Condvar,
+    /// Workers that sleep or are about to.
+    sleepers: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Sleep {
+    end: bool,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared").field("regions", &self.regions).finish_non_exhaustive()
+    }
+}
+
+/// Nothing that these locks guard is ever left half changed.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    fn work(&self) {
+        let mut seen = 0;
+        while let Some(region) = self.next_region(seen) {
+            seen = region;
+            let job = self.job.read().unwrap_or_else(PoisonError::into_inner);
+            if let Some(job) = *job {
+                job();
+            }
+        }
+    }
+
+    /// Waits for a region after `seen`; `None` when the pool ends.
+    fn next_region(&self, seen: usize) -> Option<usize> {
+        let started = Instant::now();
+        loop {
+            for _ in 0..LOOKS {
+                let region = self.regions.load(Ordering::Acquire);
+                if region != seen {
+                    return Some(region);
+                }
+                std::hint::spin_loop();
+            }
+            if started.elapsed() > WATCH {
+                break;
+            }
+        }
+        let mut sleep = lock(&self.sleep);
+        // Sequentially consistent here and in `open`: either this sees the new region, or `open` sees the sleeper.
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        while self.regions.load(Ordering::SeqCst) == seen && !sleep.end {
+            sleep = self.wake.wait(sleep).unwrap_or_else(PoisonError::into_inner);
+        }
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        (!sleep.end).then(|| self.regions.load(Ordering::Acquire))
+    }
+
+    fn open(&self, job: Job) {
+        *self.job.write().unwrap_or_else(PoisonError::into_inner) = Some(job);
+        self.regions.fetch_add(1, Ordering::SeqCst);
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            drop(lock(&self.sleep));
+            self.wake.notify_all();
+        }
+    }
+}
+
+/// Takes the job back when dropped, however the region ends; by then nobody works on it.
+struct Open<'a>(&'a Shared);
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        for look in 0usize.. {
+            if let Ok(mut job) = self.0.job.try_write() {
+                *job = None;
+                return;
+            }
+            // A worker that still has an item may be waiting for this very processor.
+            if look < 16 * LOOKS { std::hint::spin_loop() } else { std::thread::yield_now() }
+        }
+    }
 }
 
 impl Pool {
-    /// `threads` workers; one thread means that everything runs on the caller.
+    /// `threads` threads, the caller's among them; with one, everything runs on the caller.
     pub fn new(threads: NonZeroUsize) -> Result<Self, PoolError> {
-        let threads = threads.get();
-        if threads > MAX_THREADS {
-            return Err(PoolError { threads, reason: format!("at most {MAX_THREADS} are useful") });
+        if threads.get() > MAX_THREADS {
+            let reason = format!("at most {MAX_THREADS} are useful");
+            return Err(PoolError { threads: threads.get(), reason });
         }
-        let workers = if threads > 1 {
-            let pool = rayon::ThreadPoolBuilder::new()
-                .num_threads(threads)
-                .thread_name(|i| format!("kd-worker-{i}"));
-            Some(pool.build().map_err(|e| PoolError { threads, reason: e.to_string() })?)
-        } else {
-            None
-        };
-        Ok(Self { workers, threads })
+        let mut pool = Self::single();
+        for i in 1..threads.get() {
+            let shared = Arc::clone(&pool.shared);
+            let worker =
+                std::thread::Builder::new().name(format!("kd-worker-{i}")).spawn(move || shared.work());
+            let worker = worker.map_err(|e| PoolError { threads: threads.get(), reason: e.to_string() })?;
+            pool.workers.push(worker);
+        }
+        Ok(pool)
     }
 
     /// Runs on the calling thread alone.
     pub fn single() -> Self {
-        Self { workers: None, threads: 1 }
+        let shared = Shared {
+            job: RwLock::new(None),
+            regions: AtomicUsize::new(0),
+            sleep: Mutex::default(),
+            wake: Condvar::new(),
+            sleepers: AtomicUsize::new(0),
+        };
+        Self { shared: Arc::new(shared), workers: Vec::new(), turn: Mutex::new(()) }
     }
 
-    /// One worker for each CPU that this process may use.
+    /// One thread for each CPU that this process may use.
     pub fn available() -> Result<Self, PoolError> {
         Self::new(std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN))
     }
 
     /// Number of threads.
     pub fn threads(&self) -> usize {
-        self.threads
+        self.workers.len() + 1
     }
 
-    /// Calls `work` once for every item, in any order, and returns when all are done.
+    /// Calls `work` once for every item, in any order, and returns when all are done. A panic in `work` is passed on.
     pub fn for_each<T: Send>(&self, items: Vec<T>, work: impl Fn(T) + Send + Sync) {
-        match &self.workers {
-            Some(workers) if items.len() > 1 => {
-                workers.install(|| items.into_par_iter().with_max_len(1).for_each(work))
-            }
-            _ => items.into_iter().for_each(work),
+        if self.workers.is_empty() || items.len() < 2 {
+            return items.into_iter().for_each(work);
         }
+        // A region inside a region, or of another thread, does its own work.
+        let Ok(turn) = self.turn.try_lock() else { return items.into_iter().for_each(work) };
+        let items = Mutex::new(items.into_iter());
+        let panic: Mutex<Option<Box<dyn Any + Send>>> = Mutex::new(None);
+        self.region(&|| {
+            let next = || lock(&items).next();
+            let result = catch_unwind(AssertUnwindSafe(|| std::iter::from_fn(next).for_each(&work)));
+            if let Err(payload) = result {
+                lock(&panic).get_or_insert(payload);
+            }
+        });
+        drop(turn);
+        if let Some(payload) = panic.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            resume_unwind(payload);
+        }
+    }
+
+    /// Runs `job` on this thread and on every worker that comes before this one is through.
+    fn region(&self, job: &(dyn Fn() + Sync)) {
+        // SAFETY: only the lifetime changes. The reference lies in `shared.job` until `open` is dropped, which this
+        // function does before it returns or unwinds, and workers call it under a read lock that the drop waits for.
+        let job = unsafe { std::mem::transmute::<&(dyn Fn() + Sync), Job>(job) };
+        let open = Open(&self.shared);
+        self.shared.open(job);
+        job();
+        drop(open);
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        lock(&self.shared.sleep).end = true;
+        self.shared.wake.notify_all();
+        for worker in self.workers.drain(..) {
+            // A worker catches panics of the work, so there is nothing to hear of here.
+            let _ = worker.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(threads: usize) -> Pool {
+        Pool::new(NonZeroUsize::new(threads).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn every_item_is_worked_on_once_in_thousands_of_regions() {
+        for threads in 1..=4 {
+            let pool = pool(threads);
+            for region in 0..2000 {
+                let counts: Vec<AtomicUsize> = (0..region % 9).map(|_| AtomicUsize::new(0)).collect();
+                pool.for_each(counts.iter().collect(), |count| {
+                    count.fetch_add(1, Ordering::Relaxed);
+                });
+                assert!(counts.iter().all(|c| c.load(Ordering::Relaxed) == 1), "region {region}");
+            }
+        }
+    }
+
+    #[test]
+    fn sleeping_workers_are_woken() {
+        let pool = pool(2);
+        for _ in 0..5 {
+            std::thread::sleep(5 * WATCH);
+            // Each item waits for the other, so one thread alone would never end.
+            let met = std::sync::Barrier::new(2);
+            pool.for_each(vec![(), ()], |()| {
+                met.wait();
+            });
+        }
+    }
+
+    #[test]
+    fn a_region_inside_a_region_runs_where_it_is() {
+        let (pool, sum) = (pool(3), AtomicUsize::new(0));
+        pool.for_each(vec![1, 2, 3], |a| {
+            pool.for_each(vec![10 * a, 20 * a], |b| {
+                sum.fetch_add(b, Ordering::Relaxed);
+            });
+        });
+        assert_eq!(sum.into_inner(), 180);
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_the_pool_lives_on() {
+        let pool = pool(2);
+        let caught = catch_unwind(AssertUnwindSafe(|| {
+            pool.for_each((0..8).collect(), |i| assert_ne!(i, 5, "planted"));
+        }));
+        assert!(caught.is_err());
+        let done = AtomicUsize::new(0);
+        pool.for_each(vec![(), ()], |()| {
+            done.fetch_add(1, Ordering::Relaxed);
+        });
+        assert_eq!(done.into_inner(), 2);
     }
 }

@@ -42,6 +42,7 @@ impl FileMap {
         })))
     }
 
+    #[inline]
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.0.map
     }
@@ -84,6 +85,7 @@ impl<T: Element> Storage<T> {
     }
 
     /// The elements.
+    #[inline]
     pub fn as_slice(&self) -> &[T] {
         match &self.repr {
             Repr::Owned(values) => values,

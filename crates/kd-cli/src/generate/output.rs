@@ -103,10 +103,9 @@ impl<'a> Printer<'a> {
     }
 
     fn report(&self, outcomes: &[Outcome], plain: Option<&[Outcome]>) {
-        if self.args.sampling.seed.is_none() {
-            if let Some(request) = self.requests.iter().find(|r| r.params.temperature > 0.0) {
-                say!("kd: seed {}", request.params.seed);
-            }
+        let random = self.requests.iter().find(|r| r.params.temperature > 0.0);
+        if let (None, Some(request)) = (self.args.sampling.seed, random) {
+            say!("kd: seed {}", request.params.seed);
         }
         say!("kd: {}", summary(if plain.is_some() { "speculative" } else { "generated" }, outcomes));
         if let Some(plain) = plain {

@@ -27,7 +27,7 @@ pub(crate) fn run(pool: &Pool, drafter: &Drafter, inputs: &SafeTensors, out: &Pa
     // The whole context at once; a round sees the rows before its start.
     let pages = PagedCache::pages_for(taps.rows());
     let table: Vec<PageId> = (0..pages as u32).map(PageId).collect();
-    let mut cache = drafter.new_cache(pages)?;
+    let mut cache = drafter.try_new_cache(pages)?;
     let context = drafter.context(pool, &taps, 0..taps.rows());
     let all: Vec<usize> = (0..taps.rows()).collect();
     cache.commit(&context, &all, &table, 0);

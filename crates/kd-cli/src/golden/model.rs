@@ -55,7 +55,7 @@ impl<'a> Sequence<'a> {
         Ok(Self {
             pool,
             target,
-            cache: target.new_cache(pages)?,
+            cache: target.try_new_cache(pages)?,
             table: (0..pages as u32).map(PageId).collect(),
             committed: 0,
             recorder: Recorder::default(),

@@ -1,0 +1,136 @@
+//! Loops over single rows: dot product, softmax numerators, SiLU·mul.
+
+use super::lanes::{LANES, Lanes, join};
+use super::{Kernel, Level};
+
+struct Dot<'a>(&'a [f32], &'a [f32]);
+
+/// `Σ a[k] · b[k]` over the shorter of the two.
+pub fn dot(a: &[f32], b: &[f32]) -> f32 {
+    Level::best().run(Dot(a, b))
+}
+
+impl Kernel for Dot<'_> {
+    type Output = f32;
+
+    #[inline(always)]
+    fn run<L: Lanes, const ROWS: usize, const TALL: usize, const COLUMNS: usize>(self, lanes: L) -> f32 {
+        let len = self.0.len().min(self.1.len());
+        let ((a, a_rest), (b, b_rest)) = (self.0[..len].as_chunks(), self.1[..len].as_chunks());
+        let mut sum = lanes.splat(0.0);
+        for (a, b) in a.iter().zip(b) {
+            sum = lanes.mul_add(lanes.load(a), lanes.load(b), sum);
+        }
+        sum = lanes.mul_add(lanes.load(&padded(a_rest)), lanes.load(&padded(b_rest)), sum);
+        joined(lanes, sum)
+    }
+}
+
+/// Replaces scores by `e^(score − max)` and returns their sum. A NaN score makes the sum NaN, so the row ends as an
+/// error and not as a plausible value. What a score turns into, and the sum, depend on the values and their places alone.
+pub fn exponentials(scores: &mut [f32]) -> f32 {
+    Level::best().run(Exponentials(scores))
+}
+
+pub(super) struct Exponentials<'a>(pub(super) &'a mut [f32]);
+
+impl Kernel for Exponentials<'_> {
+    type Output = f32;
+
+    #[inline(always)]
+    fn run<L: Lanes, const ROWS: usize, const TALL: usize, const COLUMNS: usize>(self, lanes: L) -> f32 {
+        let mut highest = [f32::NEG_INFINITY; LANES];
+        for group in self.0.chunks(LANES) {
+            for (max, &score) in highest.iter_mut().zip(group) {
+                *max = if score > *max { score } else { *max };
+            }
+        }
+        let max = lanes.splat(highest.into_iter().fold(f32::NEG_INFINITY, f32::max));
+        let mut sum = lanes.splat(0.0);
+        let (chunks, rest) = self.0.as_chunks_mut::<LANES>();
+        for chunk in chunks {
+            let e = exp(lanes, lanes.sub(lanes.load(chunk), max));
+            lanes.store(e, chunk);
+            sum = lanes.add(sum, e);
+        }
+        let mut sums = [0.0; LANES];
+        lanes.store(sum, &mut sums);
+        if !rest.is_empty() {
+            let mut edge = [0.0; LANES];
+            edge[..rest.len()].copy_from_slice(rest);
+            let e = exp(lanes, lanes.sub(lanes.load(&edge), max));
+            lanes.store(e, &mut edge);
+            for ((score, &e), sum) in rest.iter_mut().zip(&edge).zip(&mut sums) {
+                *score = e;
+                *sum += e;
+            }
+        }
+        join(sums)
+    }
+}
+
+/// `gate = silu(gate) · up` element by element, `silu(z) = z / (1 + e^−z)`, over the shorter of the two.
+pub fn silu_mul(gate: &mut [f32], up: &[f32]) {
+    Level::best().run(SiluMul(gate, up));
+}
+
+pub(super) struct SiluMul<'a>(pub(super) &'a mut [f32], pub(super) &'a [f32]);
+
+impl Kernel for SiluMul<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes, const ROWS: usize, const TALL: usize, const COLUMNS: usize>(self, lanes: L) {
+        let one = lanes.splat(1.0);
+        let len = self.0.len().min(self.1.len());
+        let (gates, gate_rest) = self.0[..len].as_chunks_mut::<LANES>();
+        let (ups, up_rest) = self.1[..len].as_chunks::<LANES>();
+        for (gate, up) in gates.iter_mut().zip(ups) {
+            let z = lanes.load(gate);
+            let e = exp(lanes, lanes.sub(lanes.splat(0.0), z));
+            lanes.store(lanes.mul(lanes.div(z, lanes.add(one, e)), lanes.load(up)), gate);
+        }
+        let (mut edge, up_rest) = (padded(gate_rest), padded(up_rest));
+        let z = lanes.load(&edge);
+        let e = exp(lanes, lanes.sub(lanes.splat(0.0), z));
+        lanes.store(lanes.mul(lanes.div(z, lanes.add(one, e)), lanes.load(&up_rest)), &mut edge);
+        for (gate, &edge) in gate_rest.iter_mut().zip(&edge) {
+            *gate = edge;
+        }
+    }
+}
+
+/// `e^x` to within two units in the last place; below −87.3 and above 88 as there. NaN stays NaN.
+///
+/// `x = n · ln 2 + r` with `|r| ≤ ln 2 / 2`, ln 2 in two parts so that `r` is exact enough, and `e^r` by its Taylor
+/// polynomial of degree 7, whose error there is below 2^−27.
+#[inline(always)]
+fn exp<L: Lanes>(lanes: L, x: L::V) -> L::V {
+    const LN2_HIGH: f32 = 0.693_359_4;
+    const LN2_LOW: f32 = -2.121_944_4e-4;
+    let x = lanes.clamp(x, -87.3, 88.0);
+    let n = lanes.round(lanes.mul(x, lanes.splat(std::f32::consts::LOG2_E)));
+    let r = lanes.mul_add(n, lanes.splat(-LN2_HIGH), x);
+    let r = lanes.mul_add(n, lanes.splat(-LN2_LOW), r);
+    let mut p = lanes.splat(1.0 / 5040.0);
+    for c in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
+        p = lanes.mul_add(p, r, lanes.splat(c));
+    }
+    lanes.mul(p, lanes.pow2(n))
+}
+
+#[inline(always)]
+fn padded(rest: &[f32]) -> [f32; LANES] {
+    let mut out = [0.0; LANES];
+    for (out, &x) in out.iter_mut().zip(rest) {
+        *out = x;
+    }
+    out
+}
+
+#[inline(always)]
+fn joined<L: Lanes>(lanes: L, v: L::V) -> f32 {
+    let mut out = [0.0; LANES];
+    lanes.store(v, &mut out);
+    join(out)
+}

@@ -1,0 +1,125 @@
+//! `y[m] += Σ_j a[m][j] · w[j]`: rows mixed by coefficients, each element summed in order of `j`.
+
+use super::lanes::{CHUNK, Lanes};
+use super::rows::{F32Row, WeightRow, split, split_mut};
+use super::{Kernel, Level};
+use crate::WeightRows;
+
+struct Mix<'a, 'o, W: ?Sized> {
+    coefficients: &'a [&'a [f32]],
+    w: &'a W,
+    out: &'a mut [&'o mut [f32]],
+}
+
+/// `out[m][c] += Σ_j coefficients[m][j] · w[j][c]`, in order of `j`, so that a sum may be continued by another call.
+/// Where `out` is narrower than `w`, the remaining columns of `w` are left alone.
+///
+/// # Panics
+/// If `coefficients` and `out` have different numbers of rows, `w` has other rows than `coefficients` columns, or `out`
+/// has rows of different lengths or longer than those of `w`.
+pub fn mix<W: WeightRows + ?Sized>(coefficients: &[&[f32]], w: &W, out: &mut [&mut [f32]]) {
+    mix_at(Level::best(), coefficients, w, out);
+}
+
+pub(super) fn mix_at<W: WeightRows + ?Sized>(
+    level: Level,
+    coefficients: &[&[f32]],
+    w: &W,
+    out: &mut [&mut [f32]],
+) {
+    assert_eq!(coefficients.len(), out.len(), "rows of coefficients and of the result");
+    assert!(coefficients.iter().all(|a| a.len() == w.rows()), "coefficients and rows to mix");
+    if w.rows() == 0 {
+        return;
+    }
+    let width = out.first().map_or(0, |row| row.len());
+    assert!(out.iter().all(|row| row.len() == width) && width <= w.cols(), "columns of the result");
+    level.run(Mix { coefficients, w, out });
+}
+
+impl<W: WeightRows + ?Sized> Kernel for Mix<'_, '_, W> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes, const ROWS: usize, const TALL: usize, const COLUMNS: usize>(self, lanes: L) {
+        let mut done = 0;
+        while done < self.out.len() {
+            let a = &self.coefficients[done..];
+            let out = &mut self.out[done..];
+            // A chunk is two vectors wide, and COLUMNS of them are a tile's sums.
+            done += if COLUMNS >= 4 && out.len() >= 4 {
+                mix_rows::<L, _, 4>(lanes, a, self.w, out)
+            } else if out.len() >= 2 {
+                mix_rows::<L, _, 2>(lanes, a, self.w, out)
+            } else {
+                mix_rows::<L, _, 1>(lanes, a, self.w, out)
+            };
+        }
+    }
+}
+
+/// The first `N` rows of `out`. Returns `N`.
+#[inline(always)]
+fn mix_rows<L: Lanes, W: WeightRows + ?Sized, const N: usize>(
+    lanes: L,
+    a: &[&[f32]],
+    w: &W,
+    out: &mut [&mut [f32]],
+) -> usize {
+    let mut coefficients: [&[f32]; N] = [&[]; N];
+    for (to, a) in coefficients.iter_mut().zip(a) {
+        *to = a;
+    }
+    let width = out[0].len();
+    for start in (0..width).step_by(CHUNK) {
+        let part = CHUNK.min(width - start);
+        let mut sums = [[0.0; CHUNK]; N];
+        for (sums, out) in sums.iter_mut().zip(out.iter()) {
+            sums[..part].copy_from_slice(&out[start..start + part]);
+        }
+        if start + CHUNK <= w.cols() {
+            tile(lanes, coefficients, w.rows(), |j| w.row(j).chunk(lanes, start / CHUNK), &mut sums);
+        } else {
+            let tail = |j| F32Row::of_chunks(&[w.row(j).tail()]).chunk(lanes, 0);
+            tile(lanes, coefficients, w.rows(), tail, &mut sums);
+        }
+        for (sums, out) in sums.iter().zip(out.iter_mut()) {
+            out[start..start + part].copy_from_slice(&sums[..part]);
+        }
+    }
+    N
+}
+
+/// One chunk of `N` sums, in registers throughout.
+#[inline(always)]
+fn tile<L: Lanes, const N: usize>(
+    lanes: L,
+    mut a: [&[f32]; N],
+    count: usize,
+    row: impl Fn(usize) -> (L::V, L::V),
+    sums: &mut [[f32; CHUNK]; N],
+) {
+    for a in &mut a {
+        *a = &a[..count];
+    }
+    let mut low = [lanes.splat(0.0); N];
+    let mut high = [lanes.splat(0.0); N];
+    for m in 0..N {
+        (low[m], high[m]) = (lanes.load(split(&sums[m]).0), lanes.load(split(&sums[m]).1));
+    }
+    let mut j = 0;
+    while j < count {
+        let (w_low, w_high) = row(j);
+        for m in 0..N {
+            let a = lanes.splat(a[m][j]);
+            low[m] = lanes.mul_add(a, w_low, low[m]);
+            high[m] = lanes.mul_add(a, w_high, high[m]);
+        }
+        j += 1;
+    }
+    for m in 0..N {
+        let (to_low, to_high) = split_mut(&mut sums[m]);
+        lanes.store(low[m], to_low);
+        lanes.store(high[m], to_high);
+    }
+}

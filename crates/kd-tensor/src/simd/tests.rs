@@ -1,0 +1,193 @@
+//! What every level must keep: rows stand alone, and levels agree.
+
+use half::bf16;
+
+use super::elementwise::{Exponentials, SiluMul};
+use super::mix::mix_at;
+use super::products::products_at;
+use super::*;
+use crate::{Bf16Matrix, Int4Matrix, RowList, WeightRows};
+
+fn numbers(seed: u32, len: usize) -> Vec<f32> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+fn bf16_weights(rows: usize, cols: usize) -> Bf16Matrix {
+    let values: Vec<bf16> = numbers(7, rows * cols).into_iter().map(bf16::from_f32).collect();
+    Bf16Matrix::new(rows, cols, values).unwrap()
+}
+
+fn int4_weights(rows: usize, cols: usize) -> Int4Matrix {
+    let words: Vec<i32> =
+        numbers(8, rows * cols / 8).into_iter().map(|x| x.to_bits().rotate_left(9) as i32).collect();
+    let scales: Vec<bf16> = numbers(9, rows * cols / 32).into_iter().map(bf16::from_f32).collect();
+    Int4Matrix::new(rows, cols, words, scales).unwrap()
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|x| x.to_bits()).collect()
+}
+
+/// `[x, rows of w]`.
+fn all_products<W: WeightRows>(level: Level, w: &W, x: &[Vec<f32>]) -> Vec<Vec<f32>> {
+    let mut out = vec![vec![f32::NAN; w.rows()]; x.len()];
+    let x: Vec<&[f32]> = x.iter().map(Vec::as_slice).collect();
+    products_at(level, w, 0, &x, &mut out.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>());
+    out
+}
+
+/// Rows of the weights as f32: one product a column.
+fn decoded<W: WeightRows>(w: &W) -> Vec<Vec<f64>> {
+    let unit = |k: usize| (0..w.cols()).map(|i| f32::from(u8::from(i == k))).collect::<Vec<f32>>();
+    let columns = all_products(Level::Portable, w, &(0..w.cols()).map(unit).collect::<Vec<_>>());
+    (0..w.rows()).map(|r| columns.iter().map(|c| f64::from(c[r])).collect()).collect()
+}
+
+/// Design §5a: bitwise the same whatever the number of rows, the neighbours and the split of the columns; right at
+/// every level, and the same bits at all levels with a fused multiply-add.
+fn products_stand_alone<W: WeightRows>(w: &W) {
+    let exact = decoded(w);
+    let x: Vec<Vec<f32>> = (0..64).map(|m| numbers(100 + m, w.cols())).collect();
+    let mut fused: Option<Vec<Vec<u32>>> = None;
+    for level in Level::available() {
+        let alone: Vec<Vec<u32>> =
+            x.iter().map(|x| bits(&all_products(level, w, std::slice::from_ref(x))[0])).collect();
+        for (x, alone) in x.iter().zip(&alone) {
+            for (w, &got) in exact.iter().zip(alone) {
+                let want: f64 = w.iter().zip(x).map(|(&w, &x)| w * f64::from(x)).sum();
+                let size: f64 = w.iter().zip(x).map(|(&w, &x)| (w * f64::from(x)).abs()).sum();
+                let error = (f64::from(f32::from_bits(got)) - want).abs();
+                assert!(error <= 1e-6 * size + 1e-30, "{level:?}: off by {error} of {size}");
+            }
+        }
+        for m in (1..=20).chain([33, 64]) {
+            for first in [0, 64 - m] {
+                let together = all_products(level, w, &x[first..first + m]);
+                for (row, alone) in together.iter().zip(&alone[first..]) {
+                    assert_eq!(&bits(row), alone, "{level:?}, {m} rows");
+                }
+            }
+        }
+        for (start, width) in [(1, 1), (2, 3), (w.rows() - 5, 5)] {
+            let mut part = vec![0.0; width];
+            products_at(level, w, start, &[&x[3]], &mut [&mut part]);
+            assert_eq!(bits(&part), alone[3][start..start + width], "{level:?}, from row {start}");
+        }
+        if !matches!(level, Level::Portable) {
+            assert_eq!(fused.get_or_insert(alone.clone()), &alone, "{level:?}");
+        }
+    }
+}
+
+#[test]
+fn bf16_products_do_not_depend_on_their_neighbours() {
+    // Shorter than a chunk, a chunk, a tail, several panels with a tail.
+    for cols in [1, 20, 32, 96, 121, 2100] {
+        products_stand_alone(&bf16_weights(11, cols));
+    }
+}
+
+#[test]
+fn int4_products_do_not_depend_on_their_neighbours() {
+    for cols in [32, 128, 160, 2080] {
+        products_stand_alone(&int4_weights(10, cols));
+    }
+}
+
+#[test]
+fn f32_products_equal_the_dot_product_of_the_rows() {
+    for len in [1, 15, 16, 17, 31, 33, 576] {
+        let rows: Vec<Vec<f32>> = (0..9).map(|i| numbers(i, len)).collect();
+        let keys: Vec<&[f32]> = rows.iter().map(Vec::as_slice).collect();
+        products_stand_alone(&RowList(&keys));
+        let x = numbers(50, len);
+        let products = all_products(Level::best(), &RowList(&keys), std::slice::from_ref(&x));
+        for (key, product) in keys.iter().zip(&products[0]) {
+            assert_eq!(dot(key, &x).to_bits(), product.to_bits(), "length {len}");
+        }
+    }
+}
+
+#[test]
+fn mixtures_do_not_depend_on_their_neighbours_and_can_be_continued() {
+    for (count, cols, width) in [(1, 40, 33), (7, 160, 128), (40, 64, 64), (3, 5, 4)] {
+        let w = bf16_weights(count, cols);
+        let a: Vec<Vec<f32>> = (0..9).map(|m| numbers(m, count)).collect();
+        let a: Vec<&[f32]> = a.iter().map(Vec::as_slice).collect();
+        for level in Level::available() {
+            let alone: Vec<Vec<f32>> = a
+                .iter()
+                .map(|a| {
+                    let mut out = vec![0.25; width];
+                    // In two calls: the rows so far, then the rest.
+                    let half = count / 2;
+                    let (first, second) = (w.copy_rows(0..half), w.copy_rows(half..count));
+                    mix_at(level, &[&a[..half]], &first, &mut [&mut out]);
+                    mix_at(level, &[&a[half..]], &second, &mut [&mut out]);
+                    out
+                })
+                .collect();
+            for m in 1..=9 {
+                let mut out = vec![vec![0.25; width]; m];
+                mix_at(level, &a[..m], &w, &mut out.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>());
+                for (out, alone) in out.iter().zip(&alone) {
+                    assert_eq!(bits(out), bits(alone), "{level:?}, {m} rows");
+                }
+            }
+            for (a, alone) in a.iter().zip(&alone) {
+                for (c, &got) in alone.iter().enumerate() {
+                    let term = |(j, &a): (usize, &f32)| f64::from(a) * w.row(j)[c].to_f64();
+                    let want = 0.25 + a.iter().enumerate().map(term).sum::<f64>();
+                    assert!((f64::from(got) - want).abs() < 1e-5, "{level:?}, column {c}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn exponentials_are_right_at_every_level_and_place() {
+    for level in Level::available() {
+        for len in [1, 15, 16, 17, 100] {
+            let scores: Vec<f32> = numbers(3, len).iter().map(|x| x * 30.0).collect();
+            let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            let mut got = scores.clone();
+            let sum = level.run(Exponentials(&mut got));
+            let mut total = 0.0;
+            for (&score, &got) in scores.iter().zip(&got) {
+                let want = f64::from(score - max).exp();
+                assert!((f64::from(got) / want - 1.0).abs() < 2.5e-7, "{level:?}: e^{}", score - max);
+                total += want;
+            }
+            assert!((f64::from(sum) / total - 1.0).abs() < 1e-6, "{level:?}");
+        }
+        let mut scores = numbers(1, 20);
+        scores[17] = f32::NAN;
+        assert!(level.run(Exponentials(&mut scores)).is_nan(), "{level:?}: NaN must not be dropped");
+    }
+}
+
+#[test]
+fn silu_is_right_at_every_level_and_keeps_nan() {
+    for level in Level::available() {
+        let gate: Vec<f32> = numbers(5, 77).iter().map(|x| x * 120.0).collect();
+        let up = numbers(6, 77);
+        let mut got = gate.clone();
+        level.run(SiluMul(&mut got, &up));
+        for ((&z, &up), &got) in gate.iter().zip(&up).zip(&got) {
+            let want = f64::from(z) / (1.0 + f64::from(-z).exp()) * f64::from(up);
+            assert!(
+                (f64::from(got) - want).abs() <= 1e-6 * want.abs() + 1e-35,
+                "{level:?}: silu({z}) · {up}"
+            );
+        }
+        let mut gate = [1.0, f32::NAN, -200.0, 200.0];
+        level.run(SiluMul(&mut gate, &[1.0; 4]));
+        assert!(gate[1].is_nan() && gate[3] == 200.0 && gate[2].abs() < 1e-30, "{level:?}: {gate:?}");
+    }
+}

@@ -1,0 +1,269 @@
+//! AVX2 with FMA, and AVX-512.
+
+use std::arch::x86_64::*;
+
+use half::bf16;
+
+use super::lanes::{LANES, Lanes};
+
+/// AVX2 and FMA: two registers a vector.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Avx2(());
+
+/// AVX-512 F, BW, DQ and VL, with AVX2 and FMA: one register a vector.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Avx512(());
+
+impl Avx2 {
+    pub(crate) fn detect() -> Option<Self> {
+        (is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")).then_some(Self(()))
+    }
+}
+
+impl Avx512 {
+    pub(crate) fn detect() -> Option<Self> {
+        let found = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl");
+        (found && Avx2::detect().is_some()).then_some(Self(()))
+    }
+}
+
+/// Instructions of a level, inside methods of its token.
+macro_rules! instructions {
+    ($($body:tt)*) => {
+        // SAFETY: a token is only made by `detect`, on a processor that has the instructions; every pointer is made
+        // from a reference to at least as many elements as the instruction reads or writes, and none needs alignment.
+        unsafe { $($body)* }
+    };
+}
+
+impl Lanes for Avx512 {
+    type V = __m512;
+
+    #[inline(always)]
+    fn splat(self, value: f32) -> __m512 {
+        instructions!(_mm512_set1_ps(value))
+    }
+
+    #[inline(always)]
+    fn load(self, from: &[f32; LANES]) -> __m512 {
+        instructions!(_mm512_loadu_ps(from.as_ptr()))
+    }
+
+    #[inline(always)]
+    fn store(self, v: __m512, to: &mut [f32; LANES]) {
+        instructions!(_mm512_storeu_ps(to.as_mut_ptr(), v))
+    }
+
+    #[inline(always)]
+    fn mul_add(self, a: __m512, b: __m512, c: __m512) -> __m512 {
+        instructions!(_mm512_fmadd_ps(a, b, c))
+    }
+
+    #[inline(always)]
+    fn add(self, a: __m512, b: __m512) -> __m512 {
+        instructions!(_mm512_add_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn sub(self, a: __m512, b: __m512) -> __m512 {
+        instructions!(_mm512_sub_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn mul(self, a: __m512, b: __m512) -> __m512 {
+        instructions!(_mm512_mul_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn div(self, a: __m512, b: __m512) -> __m512 {
+        instructions!(_mm512_div_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn clamp(self, v: __m512, low: f32, high: f32) -> __m512 {
+        // The second operand is the result where either is NaN.
+        instructions!(_mm512_min_ps(self.splat(high), _mm512_max_ps(self.splat(low), v)))
+    }
+
+    #[inline(always)]
+    fn round(self, v: __m512) -> __m512 {
+        instructions!(_mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(v))
+    }
+
+    #[inline(always)]
+    fn pow2(self, n: __m512) -> __m512 {
+        instructions! {
+            let biased = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<23>(biased))
+        }
+    }
+
+    #[inline(always)]
+    fn widen(self, from: &[bf16; LANES]) -> __m512 {
+        instructions! {
+            let bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.as_ptr().cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits))
+        }
+    }
+
+    #[inline(always)]
+    fn int4(self, words: &[i32; 4], scale: bf16) -> (__m512, __m512) {
+        instructions! {
+            let codes = _mm512_setr_ps(-8., -7., -6., -5., -4., -3., -2., -1., 0., 1., 2., 3., 4., 5., 6., 7.);
+            let scale = _mm512_slli_epi32::<16>(_mm512_set1_epi16(scale.to_bits() as i16));
+            let values = _mm512_mul_ps(codes, _mm512_castsi512_ps(scale));
+            let words = _mm512_broadcast_i32x4(_mm_loadu_si128(words.as_ptr().cast()));
+            let first = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+            let second = _mm512_setr_epi32(2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3);
+            let shifts = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
+            let first = _mm512_srlv_epi32(_mm512_permutexvar_epi32(first, words), shifts);
+            let second = _mm512_srlv_epi32(_mm512_permutexvar_epi32(second, words), shifts);
+            // A permutation looks at the lowest four bits of its index alone.
+            (_mm512_permutexvar_ps(first, values), _mm512_permutexvar_ps(second, values))
+        }
+    }
+
+    #[inline(always)]
+    fn join4(self, lanes: &[[f32; LANES]; 4]) -> [f32; 4] {
+        Avx2(()).join4(lanes)
+    }
+}
+
+/// The eight codes of a word.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn eight(word: i32, scale: f32) -> __m256 {
+    let shifts = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
+    let nibbles = _mm256_srlv_epi32(_mm256_set1_epi32(word), shifts);
+    let codes = _mm256_and_si256(nibbles, _mm256_set1_epi32(15));
+    let signed = _mm256_sub_epi32(codes, _mm256_set1_epi32(8));
+    _mm256_mul_ps(_mm256_cvtepi32_ps(signed), _mm256_set1_ps(scale))
+}
+
+/// Applies a 256-bit instruction to both halves.
+macro_rules! halves {
+    ($instruction:ident($($v:ident),*)) => {
+        instructions!([$instruction($($v[0]),*), $instruction($($v[1]),*)])
+    };
+}
+
+impl Lanes for Avx2 {
+    type V = [__m256; 2];
+
+    #[inline(always)]
+    fn splat(self, value: f32) -> Self::V {
+        instructions!([_mm256_set1_ps(value); 2])
+    }
+
+    #[inline(always)]
+    fn load(self, from: &[f32; LANES]) -> Self::V {
+        instructions!([_mm256_loadu_ps(from.as_ptr()), _mm256_loadu_ps(from.as_ptr().add(8))])
+    }
+
+    #[inline(always)]
+    fn store(self, v: Self::V, to: &mut [f32; LANES]) {
+        instructions! {
+            _mm256_storeu_ps(to.as_mut_ptr(), v[0]);
+            _mm256_storeu_ps(to.as_mut_ptr().add(8), v[1]);
+        }
+    }
+
+    #[inline(always)]
+    fn mul_add(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+        halves!(_mm256_fmadd_ps(a, b, c))
+    }
+
+    #[inline(always)]
+    fn add(self, a: Self::V, b: Self::V) -> Self::V {
+        halves!(_mm256_add_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn sub(self, a: Self::V, b: Self::V) -> Self::V {
+        halves!(_mm256_sub_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn mul(self, a: Self::V, b: Self::V) -> Self::V {
+        halves!(_mm256_mul_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn div(self, a: Self::V, b: Self::V) -> Self::V {
+        halves!(_mm256_div_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn clamp(self, v: Self::V, low: f32, high: f32) -> Self::V {
+        let (low, high) = (self.splat(low), self.splat(high));
+        // The second operand is the result where either is NaN.
+        let v = halves!(_mm256_max_ps(low, v));
+        halves!(_mm256_min_ps(high, v))
+    }
+
+    #[inline(always)]
+    fn round(self, v: Self::V) -> Self::V {
+        const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+        instructions!([_mm256_round_ps::<NEAREST>(v[0]), _mm256_round_ps::<NEAREST>(v[1])])
+    }
+
+    #[inline(always)]
+    fn pow2(self, n: Self::V) -> Self::V {
+        instructions! {
+            let bias = _mm256_set1_epi32(127);
+            let low = _mm256_add_epi32(_mm256_cvtps_epi32(n[0]), bias);
+            let high = _mm256_add_epi32(_mm256_cvtps_epi32(n[1]), bias);
+            [
+                _mm256_castsi256_ps(_mm256_slli_epi32::<23>(low)),
+                _mm256_castsi256_ps(_mm256_slli_epi32::<23>(high)),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    fn widen(self, from: &[bf16; LANES]) -> Self::V {
+        instructions! {
+            let low = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.as_ptr().cast()));
+            let high = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.as_ptr().add(8).cast()));
+            [
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(low)),
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(high)),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    fn int4(self, words: &[i32; 4], scale: bf16) -> (Self::V, Self::V) {
+        let scale = f32::from_bits(u32::from(scale.to_bits()) << 16);
+        instructions! {
+            (
+                [eight(words[0], scale), eight(words[1], scale)],
+                [eight(words[2], scale), eight(words[3], scale)],
+            )
+        }
+    }
+
+    #[inline(always)]
+    fn join4(self, lanes: &[[f32; LANES]; 4]) -> [f32; 4] {
+        let [a, b, c, d] =
+            [self.load(&lanes[0]), self.load(&lanes[1]), self.load(&lanes[2]), self.load(&lanes[3])];
+        let mut sums = [0.0; 4];
+        instructions! {
+            let (a, b) = (_mm256_add_ps(a[0], a[1]), _mm256_add_ps(b[0], b[1]));
+            let (c, d) = (_mm256_add_ps(c[0], c[1]), _mm256_add_ps(d[0], d[1]));
+            let ab = _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(a, b), _mm256_permute2f128_ps::<0x31>(a, b));
+            let cd = _mm256_add_ps(_mm256_permute2f128_ps::<0x20>(c, d), _mm256_permute2f128_ps::<0x31>(c, d));
+            // Two lanes of each: a a c c, b b d d.
+            let two = _mm256_add_ps(_mm256_shuffle_ps::<0x44>(ab, cd), _mm256_shuffle_ps::<0xee>(ab, cd));
+            let one = _mm256_add_ps(two, _mm256_movehdup_ps(two));
+            let (ac, bd) = (_mm256_castps256_ps128(one), _mm256_extractf128_ps::<1>(one));
+            // a · c · and b · d · to a c b d, then to a b c d.
+            let acbd = _mm_shuffle_ps::<0x88>(ac, bd);
+            _mm_storeu_ps(sums.as_mut_ptr(), _mm_shuffle_ps::<0xd8>(acbd, acbd));
+        }
+        sums
+    }
+}
