@@ -46,9 +46,9 @@ pub fn read_up_to(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
 /// What the system says; `path` is as it was then, and nothing is left beside it.
 pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
     match std::fs::metadata(path) {
-        Ok(found) if found.is_dir() => return Err(io::ErrorKind::IsADirectory.into()),
+        Ok(found) if found.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
         // Renaming over a device would replace the device.
-        Ok(found) if !found.is_file() => return File::options().write(true).open(path)?.write_all(bytes),
+        Ok(found) if !found.is_file() => File::options().write(true).open(path)?.write_all(bytes),
         Ok(_) => replace(&path.canonicalize()?, bytes),
         Err(error) if error.kind() == io::ErrorKind::NotFound => replace(path, bytes),
         Err(error) => Err(error),
