@@ -72,8 +72,10 @@ fn shard(folder: &Path) {
 fn index(bytes: &[u8], folder: &Path) {
     write(folder, "model.safetensors.index.json", bytes);
     if let Ok(checkpoint) = Checkpoint::open(folder) {
-        assert_eq!(checkpoint.iter().count(), 4);
-        assert!(checkpoint.finish(&[]).is_err(), "nobody took anything");
+        // All of the one shard, or an index that names no tensor and so no shard.
+        let tensors = checkpoint.iter().count();
+        assert!(matches!(tensors, 0 | 4), "{tensors} tensors");
+        assert_eq!(checkpoint.finish(&[]).is_ok(), tensors == 0, "nobody took anything");
     }
 }
 

@@ -154,7 +154,7 @@ impl Numbers<'_> {
     /// Often a number that is allowed.
     fn fraction(&mut self) -> f64 {
         let word = self.word();
-        if word % 4 == 0 { self.real() } else { f64::from(word % 1000) / 1000.0 }
+        if word.is_multiple_of(4) { self.real() } else { f64::from(word % 1000) / 1000.0 }
     }
 }
 

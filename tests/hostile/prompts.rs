@@ -112,7 +112,7 @@ fn hostile_flags() {
         (&["--prompt-ids", "4294967296"], "4294967296"),
         (&["--prompt-ids", ""], "prompt-ids"),
         (&["--seed=-1"], "seed"),
-        (&["--model", ""], "config.json"),
+        (&["--model", ""], "--model"),
         (&["--model", "/dev/null"], "config.json"),
         (&["--drafter", "/nonexistent"], "/nonexistent"),
         (&["--prompts", "/nonexistent"], "/nonexistent"),

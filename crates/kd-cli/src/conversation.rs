@@ -1,6 +1,6 @@
 //! From conversations to prompt ids, with the checkpoint's own template.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::anyhow;
 use kd_text::Tokenizer;
@@ -61,7 +61,7 @@ impl Renderer {
 }
 
 /// Reads a messages file.
-pub(crate) fn read(path: &PathBuf) -> anyhow::Result<(Conversation, RenderOptions)> {
+pub(crate) fn read(path: &Path) -> anyhow::Result<(Conversation, RenderOptions)> {
     let bytes = crate::input::bytes(path)?;
     Conversation::from_json(&bytes).map_err(|e| anyhow!("{}: {e}", path.display()))
 }

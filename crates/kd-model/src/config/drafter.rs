@@ -107,7 +107,7 @@ impl DrafterConfig {
             vocab_size,
             draft_vocab_size,
             rms_norm_eps: top
-                .real("rms_norm_eps", &eps, |eps| eps >= limit::SMALLEST && eps < 1.0)?
+                .real("rms_norm_eps", &eps, |eps| (limit::SMALLEST..1.0).contains(&eps))?
                 .ok_or_else(|| top.missing("rms_norm_eps", &eps))?,
             max_position_embeddings: top.size("max_position_embeddings", 1..=limit::POSITIONS)?,
             rope: rope::read(&[&top], head_dim)?,
