@@ -52,7 +52,8 @@ fn main() -> anyhow::Result<ExitCode> {
         let commit =
             git.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default();
         let record = json!({
-            "command": "cargo run --release -p kd-tests --example fuzz -- --executions N --seed N --out FILE",
+            "command": format!("cargo run -p kd-tests --example fuzz -- --executions {executions} --seed {seed}"),
+            "overflow_checks_and_debug_assertions": cfg!(debug_assertions),
             "commit": commit,
             "unix_time": SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs(),
             "seed": seed,
