@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::builder::BoolishValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-/// Serves Kimi K2.6 with DDTree speculative decoding.
+/// Runs Kimi K2.6 with DDTree speculative decoding.
 ///
 /// Without a verb it generates text; without a model it runs the small demo pair.
 #[derive(Debug, Parser)]
@@ -88,7 +88,7 @@ pub(crate) struct PromptArgs {
     #[arg(long, env = "KD_MESSAGES", value_name = "FILE.json", conflicts_with_all = ["prompt", "prompt_ids"])]
     pub(crate) messages: Option<PathBuf>,
     /// Wrap the prompt as one user turn of a chat.
-    #[arg(long, env = "KD_CHAT", value_parser = BoolishValueParser::new(), conflicts_with_all = ["prompt_ids", "messages"])]
+    #[arg(long, env = "KD_CHAT", value_parser = BoolishValueParser::new())]
     pub(crate) chat: bool,
     /// Whether a raw prompt begins with the tokenizer's BOS; auto: if it has one.
     #[arg(long, env = "KD_BOS", value_enum, default_value_t = Bos::Auto)]
@@ -354,28 +354,37 @@ pub(crate) enum GoldenText {
         files: CaseFiles,
     },
     /// Prompts of K2.6's native renderer.
-    Chat(CaseFiles),
+    Chat(AnyModel),
     /// Answers through K2.6's parser.
-    Parser(CaseFiles),
+    Parser(AnyModel),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct AnyModel {
+    /// Accepted for uniformity: renderer and parser are K2.6's own, whatever the model.
+    #[arg(long, env = "KD_MODEL", value_name = "DIR")]
+    _model: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) files: CaseFiles,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct CaseFiles {
     /// Cases without their expected values.
-    #[arg(long, value_name = "F.json")]
+    #[arg(long, env = "KD_CASES", value_name = "F.json")]
     pub(crate) cases: PathBuf,
     /// Where to write the cases with the engine's values.
-    #[arg(long, value_name = "F.json")]
+    #[arg(long, env = "KD_OUT", value_name = "F.json")]
     pub(crate) out: PathBuf,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct TensorFiles {
     /// Golden inputs.
-    #[arg(long, value_name = "F.safetensors")]
+    #[arg(long, env = "KD_INPUTS", value_name = "F.safetensors")]
     pub(crate) inputs: PathBuf,
     /// Where to write the engine's numbers.
-    #[arg(long, value_name = "F.safetensors")]
+    #[arg(long, env = "KD_OUT", value_name = "F.safetensors")]
     pub(crate) out: PathBuf,
     /// Where to run.
     #[arg(long, env = "KD_DEVICE", value_enum, default_value_t = Device::Auto)]

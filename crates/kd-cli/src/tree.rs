@@ -7,13 +7,15 @@ use kd_engine::{Round, Tree};
 use kd_text::Tokenizer;
 use serde_json::json;
 
+use crate::UsageError;
 use crate::args::TreeArgs;
 use crate::{generate, interrupt, models};
 
 pub(crate) fn run(args: &TreeArgs) -> anyhow::Result<()> {
     let loaded = models::load(&args.common)?;
     if loaded.models.drafter.is_none() {
-        bail!("there is no drafter, so there are no trees; name one with --drafter DIR");
+        let message = "there is no drafter, so there are no trees; name one with --drafter DIR";
+        return Err(UsageError(message.to_owned()).into());
     }
     let ids = generate::prompt_ids(&args.prompt, &loaded)?;
     let request = generate::request(&args.sampling, &loaded, ids)?;

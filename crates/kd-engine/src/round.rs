@@ -47,7 +47,10 @@ impl Engine {
             let stream = &mut self.running[at];
             let accepted = (visited.len() - 1).min(delivered.gained);
             stream.stats.record_round(tree.len(), tree.max_depth(), accepted, delivered.gained);
-            step.rounds.push(Round { id: stream.id, start, bonus, rows: visited.clone(), tokens, tree });
+            // What lies behind a stop is no part of the round.
+            let seen = visited[..delivered.gained.min(visited.len())].to_vec();
+            let tokens = tokens[..delivered.gained].to_vec();
+            step.rounds.push(Round { id: stream.id, start, bonus, rows: seen, tokens, tree });
             match delivered.end {
                 Some(end) => ended.push((at, end)),
                 None => {

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use anyhow::bail;
 use kd_engine::{Engine, Event, FinishReason, Request};
 use kd_text::parser::{Finish, OutputParser, ParsedToolCall, ParserOptions};
 use kd_text::prompt::{Arguments, Content, Conversation, Message, RenderOptions, Role, ToolCall};
@@ -60,6 +61,7 @@ impl<'a> Session<'a> {
     /// Answers the conversation, shows the answer as it comes and adds it; returns the tools that it calls. A prompt
     /// that cannot be answered is reported and withdrawn, for the conversation to go on.
     pub(super) fn answer(&mut self) -> anyhow::Result<Vec<ParsedToolCall>> {
+        interrupt::take();
         let submitted = self.request().and_then(|request| Ok(self.engine.submit(request)?));
         let id = match submitted {
             Ok(id) => id,
@@ -69,7 +71,6 @@ impl<'a> Session<'a> {
                 return Ok(Vec::new());
             }
         };
-        interrupt::take();
         let begin = Instant::now();
         let options = ParserOptions {
             thinking: self.options.thinking,
@@ -127,7 +128,14 @@ impl<'a> Session<'a> {
     fn request(&self) -> anyhow::Result<Request> {
         let prompt = self.renderer.ids(&self.conversation, self.options)?;
         let context = self.engine.models().target.config().max_position_embeddings;
-        let left = context.saturating_sub(prompt.len()).max(1);
+        let left = context.saturating_sub(prompt.len());
+        if left == 0 {
+            bail!(
+                "the conversation has {} tokens and fills the context of {context}; this message is left out: say \
+                 less, or begin anew with /reset",
+                prompt.len()
+            );
+        }
         let max_tokens = self.args.sampling.max_tokens.map_or(left, |asked| asked.get().min(left));
         Ok(Request { prompt, max_tokens, ..self.request.clone() })
     }

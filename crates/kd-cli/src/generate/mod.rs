@@ -27,15 +27,17 @@ pub(crate) fn run(args: &GenerateArgs) -> anyhow::Result<()> {
     }
     let mut engine = engine(loaded.models, pool, &requests)?;
     interrupt::heed();
-    let printer = output::Printer::new(args, &requests);
+    let printer = output::Printer::new(args, &requests, &engine);
     printer.prompt(&engine)?;
     let outcomes = run::run(&mut engine, &requests, |text| printer.text(text))?;
     let plain = args.compare.then(|| run_plain(&mut engine, &requests)).transpose()?;
     printer.finish(&outcomes, plain.as_deref())?;
 
-    let failed = outcomes.iter().filter(|o| o.error.is_some()).count();
-    if failed > 0 {
-        bail!("{failed} of {} streams failed", outcomes.len());
+    let errors: Vec<&str> = outcomes.iter().filter_map(|o| o.error.as_deref()).collect();
+    match errors[..] {
+        [] => {}
+        [error] if outcomes.len() == 1 => bail!("{error}"),
+        _ => bail!("{} of {} streams failed", errors.len(), outcomes.len()),
     }
     plain.map_or(Ok(()), |plain| output::require_equal(&outcomes, &plain))
 }

@@ -16,11 +16,14 @@ pub(crate) struct Printer<'a> {
     requests: &'a [Request],
     /// Whether there is one stream whose text can be printed as it comes.
     live: bool,
+    /// Whether there is a tokenizer; without one, ids are printed.
+    has_text: bool,
 }
 
 impl<'a> Printer<'a> {
-    pub(crate) fn new(args: &'a GenerateArgs, requests: &'a [Request]) -> Self {
-        Self { args, requests, live: !args.json && requests.len() == 1 }
+    pub(crate) fn new(args: &'a GenerateArgs, requests: &'a [Request], engine: &Engine) -> Self {
+        let has_text = engine.models().tokenizer.is_some();
+        Self { args, requests, live: !args.json && requests.len() == 1, has_text }
     }
 
     /// Shows the prompt before its continuation, on stderr: stdout holds nothing but the generated text.
@@ -55,7 +58,8 @@ impl<'a> Printer<'a> {
         } else {
             self.texts(outcomes, plain)?;
         }
-        for (i, outcome) in outcomes.iter().enumerate() {
+        // The error of a single stream is the error of the run.
+        for (i, outcome) in outcomes.iter().enumerate().filter(|_| outcomes.len() > 1) {
             if let Some(error) = &outcome.error {
                 say!("kd: stream {i}: {error}");
             }
@@ -81,14 +85,22 @@ impl<'a> Printer<'a> {
 
     fn texts(&self, outcomes: &[Outcome], plain: Option<&[Outcome]>) -> anyhow::Result<()> {
         let mut out = stdout().lock();
-        if !self.live {
-            for (i, outcome) in outcomes.iter().enumerate() {
-                writeln!(out, "── stream {i} ──\n{}", outcome.text)?;
+        for (i, outcome) in outcomes.iter().enumerate() {
+            if !self.live {
+                writeln!(out, "── stream {i} ──")?;
             }
-        } else if !outcomes[0].text.ends_with('\n') {
-            writeln!(out)?;
+            if !self.has_text {
+                writeln!(out, "{}", ids(&outcome.output_ids))?;
+            } else if !self.live {
+                writeln!(out, "{}", outcome.text)?;
+            } else if !outcome.output_ids.is_empty() && !outcome.text.ends_with('\n') {
+                writeln!(out)?;
+            }
         }
         for (i, (outcome, plain)) in outcomes.iter().zip(plain.unwrap_or(&[])).enumerate() {
+            if outcome.error.is_some() {
+                continue;
+            }
             if outcome.output_ids == plain.output_ids {
                 writeln!(
                     out,
@@ -112,6 +124,11 @@ impl<'a> Printer<'a> {
             say!("kd: {}", summary("plain", plain));
         }
     }
+}
+
+/// Ids as `--prompt-ids` takes them.
+fn ids(ids: &[u32]) -> String {
+    ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
 /// One line about what streams took together.

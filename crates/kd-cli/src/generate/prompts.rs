@@ -72,6 +72,9 @@ pub(crate) fn prepare(args: &GenerateArgs, loaded: &Loaded) -> anyhow::Result<Ve
         return Ok((0..streams).map(|choice| Request { choice, ..request.clone() }).collect());
     };
     let text = input::text(path)?;
+    // One seed for all lines that name none, so that the one reported reproduces them all.
+    let seed = args.sampling.seed.or_else(|| Some(rand::random()));
+    let args = &GenerateArgs { sampling: SamplingArgs { seed, ..args.sampling.clone() }, ..args.clone() };
     let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let requests: Vec<Request> = lines
         .map(|(i, line)| from_line(args, loaded, line).with_context(|| place(path, i + 1)))
@@ -87,12 +90,15 @@ fn place(path: &Path, line: usize) -> String {
 }
 
 fn from_line(args: &GenerateArgs, loaded: &Loaded, line: &str) -> anyhow::Result<Request> {
+    if !line.trim_start().starts_with('{') {
+        bail!("expected a JSON object, as {{\"prompt\": \"…\"}}");
+    }
     let line: Line = serde_json::from_str(line)?;
     if line.messages.is_none() && (line.tools.is_some() || line.chat_template_kwargs.is_some()) {
         bail!("tools and chat_template_kwargs need messages");
     }
     let ids = match (line.prompt, line.prompt_ids, line.messages) {
-        (Some(text), None, None) => text_ids(&text, &args.prompt, loaded)?,
+        (Some(text), None, None) => wrapped_ids(text, &args.prompt, loaded)?,
         (None, Some(ids), None) => ids,
         (None, None, Some(messages)) => {
             let fields = [("tools", line.tools), ("chat_template_kwargs", line.chat_template_kwargs)];
@@ -139,6 +145,11 @@ fn biases(object: Map<String, Value>) -> anyhow::Result<Vec<(u32, f64)>> {
 
 /// The prompt of the flags: ids, a conversation, text, stdin, or the sample prompt.
 pub(crate) fn prompt_ids(args: &PromptArgs, loaded: &Loaded) -> anyhow::Result<Vec<u32>> {
+    // Not a conflict of flags: the environment may say that it is off.
+    if args.chat && (args.prompt_ids.is_some() || args.messages.is_some()) {
+        let message = "--chat wraps a text; it cannot be used with --prompt-ids or --messages";
+        return Err(UsageError(message.to_owned()).into());
+    }
     if let Some(ids) = &args.prompt_ids {
         return Ok(ids.clone());
     }
@@ -157,12 +168,17 @@ pub(crate) fn prompt_ids(args: &PromptArgs, loaded: &Loaded) -> anyhow::Result<V
         Some(text) => text.to_owned(),
         None => SAMPLE_PROMPT.to_owned(),
     };
-    if args.chat {
-        let conversation =
-            Conversation { messages: vec![Message::new(Role::User, text)], ..Conversation::default() };
-        return loaded.renderer(&args.template)?.ids(&conversation, RenderOptions::default());
+    wrapped_ids(text, args, loaded)
+}
+
+/// The ids of a text: raw, or as one user turn.
+fn wrapped_ids(text: String, args: &PromptArgs, loaded: &Loaded) -> anyhow::Result<Vec<u32>> {
+    if !args.chat {
+        return text_ids(&text, args, loaded);
     }
-    text_ids(&text, args, loaded)
+    let messages = vec![Message::new(Role::User, text)];
+    let conversation = Conversation { messages, ..Conversation::default() };
+    loaded.renderer(&args.template)?.ids(&conversation, RenderOptions::default())
 }
 
 fn text_ids(text: &str, args: &PromptArgs, loaded: &Loaded) -> anyhow::Result<Vec<u32>> {
@@ -197,6 +213,9 @@ pub(crate) fn request(args: &SamplingArgs, loaded: &Loaded, prompt: Vec<u32>) ->
     };
     let config = loaded.models.target.config();
     params.validate(config.vocab_size).map_err(|e| UsageError(e.to_string()))?;
+    if args.stop.iter().any(String::is_empty) {
+        return Err(UsageError("--stop is empty; give the text that ends the generation".to_owned()).into());
+    }
     let budget = match (args.budget, &loaded.models.drafter) {
         (Some(nodes), _) => usize::try_from(nodes)?,
         (None, Some(_)) => DEFAULT_BUDGET,

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use kd_engine::{Engine, Event, FinishReason, Request, StreamStats};
 
 use crate::interrupt;
@@ -30,8 +29,11 @@ pub(crate) fn run(
     let mut outcomes = vec![Outcome::default(); requests.len()];
     let mut index = HashMap::new();
     for (i, request) in requests.iter().enumerate() {
-        let id = engine.submit(request.clone()).with_context(|| format!("stream {i}"))?;
-        index.insert(id, i);
+        match engine.submit(request.clone()) {
+            Ok(id) => _ = index.insert(id, i),
+            // Like a stream that fails later: the others finish.
+            Err(error) => outcomes[i].error = Some(error.to_string()),
+        }
     }
     while !engine.is_idle() {
         interrupt::check()?;

@@ -45,8 +45,8 @@ pub(crate) fn run(pool: &Pool, drafter: &Drafter, inputs: &SafeTensors, out: &Pa
         let prefix = format!("round.{round}");
         let rows = draft.logits.rows();
         arrays.floats(format!("{prefix}.logits"), &[rows, draft.logits.cols()], draft.logits.data());
-        let best: Vec<i64> =
-            draft.logits.iter_rows().map(|row| i64::from(drafter.target_id(argmax(row)))).collect();
+        let best = draft.logits.iter_rows().map(|row| Ok(i64::from(drafter.target_id(argmax(row)?))));
+        let best: Vec<i64> = best.collect::<anyhow::Result<_>>().with_context(|| format!("round {round}"))?;
         arrays.integers(format!("{prefix}.argmax_ids"), &best);
         let (block, width) = (draft.final_norm.rows(), draft.final_norm.cols());
         let hidden: Vec<f32> = draft.hidden.iter().flat_map(|m| m.data().iter().copied()).collect();
@@ -86,13 +86,15 @@ fn lent(inputs: &SafeTensors, name: &str) -> anyhow::Result<Option<Bf16Matrix>> 
     Ok(Some(Bf16Matrix::new(rows, cols, inputs.storage(name)?)?))
 }
 
-/// The id of the largest logit, ties to the lower id.
-fn argmax(logits: &[f32]) -> u32 {
+/// The id of the largest logit, ties to the lower id; an error for a row that holds NaN or +inf, or nothing finite.
+fn argmax(logits: &[f32]) -> anyhow::Result<u32> {
     let mut best = 0;
     for (id, &logit) in logits.iter().enumerate() {
         if logit > logits[best] {
             best = id;
         }
     }
-    best as u32
+    let usable = logits.get(best).is_some_and(|top| top.is_finite()) && !logits.iter().any(|x| x.is_nan());
+    ensure!(usable, "a row of logits has no finite maximum");
+    Ok(best as u32)
 }

@@ -28,7 +28,11 @@ pub(crate) fn run(args: &GoldenArgs) -> anyhow::Result<()> {
         Golden::Text { what: GoldenText::Tokenizer { model, files } } => {
             text_tokenizer::run(model, &files.cases, &files.out)
         }
-        Golden::Text { what: GoldenText::Chat(files) } => text_prompt::chat(&files.cases, &files.out),
-        Golden::Text { what: GoldenText::Parser(files) } => text_prompt::parser(&files.cases, &files.out),
+        Golden::Text { what: GoldenText::Chat(args) } => {
+            text_prompt::chat(&args.files.cases, &args.files.out)
+        }
+        Golden::Text { what: GoldenText::Parser(args) } => {
+            text_prompt::parser(&args.files.cases, &args.files.out)
+        }
     }
 }

@@ -171,7 +171,8 @@ fn write_greedy(
     for step in 0..steps {
         let last = pass.hidden.gather(std::iter::once(pass.hidden.rows() - 1));
         let logits = target.logits(pool, &last);
-        let (best, margin) = top_two(logits.row(0));
+        let (best, margin) =
+            top_two(logits.row(0)).with_context(|| format!("step {step}: no finite maximum"))?;
         output.push(i64::from(best));
         margins.push(margin);
         all.extend_from_slice(logits.row(0));
@@ -186,8 +187,9 @@ fn write_greedy(
     Ok(())
 }
 
-/// The id of the largest logit, ties to the lower id, and its lead over the second.
-fn top_two(logits: &[f32]) -> (u32, f32) {
+/// The id of the largest logit, ties to the lower id, and its lead over the second; `None` for a row that holds NaN or
+/// +inf, or nothing finite.
+fn top_two(logits: &[f32]) -> Option<(u32, f32)> {
     let (mut best, mut top, mut second) = (0, f32::NEG_INFINITY, f32::NEG_INFINITY);
     for (id, &logit) in (0u32..).zip(logits) {
         if logit > top {
@@ -196,7 +198,7 @@ fn top_two(logits: &[f32]) -> (u32, f32) {
             second = logit;
         }
     }
-    (best, top - second)
+    (top.is_finite() && !logits.iter().any(|logit| logit.is_nan())).then_some((best, top - second))
 }
 
 /// The last prefix token is the root; all nodes are computed in one masked pass.

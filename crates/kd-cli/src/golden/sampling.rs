@@ -82,10 +82,11 @@ pub(super) fn run(cases: &Path, out: &Path) -> Result<()> {
         Some(Value::String(name)) => Some(SafeTensors::open(beside(cases, name)?)?),
         Some(other) => bail!("{}: `logits` is {other}, but must be a file name", cases.display()),
     };
-    fill(&mut file, "philox", philox)?;
-    fill(&mut file, "noise", noise)?;
-    fill(&mut file, "cases", |case| choose(&case, &row(logits.as_ref(), &case)?))?;
-    fill(&mut file, "statistics", |case| count(&case, &row(logits.as_ref(), &case)?))?;
+    let filled = fill(&mut file, "philox", philox)?
+        + fill(&mut file, "noise", noise)?
+        + fill(&mut file, "cases", |case| choose(&case, &row(logits.as_ref(), &case)?))?
+        + fill(&mut file, "statistics", |case| count(&case, &row(logits.as_ref(), &case)?))?;
+    ensure!(filled > 0, "{} holds no sampling cases", cases.display());
     json_file::write(out, &file)
 }
 
@@ -100,20 +101,20 @@ fn beside(cases: &Path, name: &str) -> Result<PathBuf> {
     Ok(cases.with_file_name(name))
 }
 
-/// Sets the `expect` of every item of a section.
+/// Sets the `expect` of every item of a section and returns how many there are.
 fn fill<T: for<'a> Deserialize<'a>>(
     file: &mut Value,
     section: &str,
     mut expect: impl FnMut(T) -> Result<Value>,
-) -> Result<()> {
-    let Some(items) = file.get_mut(section) else { return Ok(()) };
+) -> Result<usize> {
+    let Some(items) = file.get_mut(section) else { return Ok(0) };
     let items = items.as_array_mut().with_context(|| format!("`{section}` is not a list"))?;
     for (i, item) in items.iter_mut().enumerate() {
         let place = || format!("{section}[{i}]");
         let value = expect(T::deserialize(&*item).with_context(place)?).with_context(place)?;
         item.as_object_mut().with_context(place)?.insert("expect".into(), value);
     }
-    Ok(())
+    Ok(items.len())
 }
 
 fn philox(case: PhiloxCase) -> Result<Value> {

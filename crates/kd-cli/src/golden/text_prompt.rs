@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use kd_text::parser::{Finish, OutputParser, ParserOptions};
 use kd_text::prompt::{Conversation, Media, RenderOptions, render_native, render_text};
 use serde_json::{Map, Value, json};
@@ -60,6 +60,7 @@ pub(super) fn parser(cases: &Path, out: &Path) -> Result<()> {
 /// Reads an array of cases, completes each and writes the array.
 fn fill(cases: &Path, out: &Path, complete: impl Fn(&mut Map<String, Value>) -> Result<()>) -> Result<()> {
     let mut list: Vec<Map<String, Value>> = json_file::read(cases)?;
+    ensure!(!list.is_empty(), "{} holds no cases", cases.display());
     for (i, case) in list.iter_mut().enumerate() {
         let name =
             case.get("name").and_then(Value::as_str).map_or_else(|| format!("number {i}"), str::to_owned);

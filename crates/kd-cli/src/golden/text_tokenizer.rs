@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use kd_text::{StreamDecoder, Tokenizer, tokenizer};
 use serde_json::{Map, Value};
 
@@ -23,14 +23,17 @@ fn fill(tokenizer: &Tokenizer, cases: &mut Value) -> Result<()> {
     let sections = cases.as_object_mut().context("expected an object of sections at the top")?;
     check_facts(tokenizer, sections)?;
     let fillers: [(&str, Filler); 3] = [("encode", encode), ("decode", decode), ("stream", stream)];
+    let mut filled = 0;
     for (section, filler) in fillers {
         let Some(cases) = sections.get_mut(section) else { continue };
         let cases = cases.as_array_mut().with_context(|| format!("{section}: expected an array"))?;
         for (index, case) in cases.iter_mut().enumerate() {
             let object = case.as_object_mut().context("expected an object");
             object.and_then(|case| filler(tokenizer, case)).with_context(|| format!("{section}[{index}]"))?;
+            filled += 1;
         }
     }
+    ensure!(filled > 0, "no tokenizer cases");
     Ok(())
 }
 
