@@ -3,4 +3,12 @@
 //! Typed launchers, one module per kernel family.
 
 pub mod add_rms_norm;
+pub mod commit;
+pub mod drafter_append;
+pub mod embed;
+pub mod head_norm_rope;
+pub mod latent_append;
 pub mod rms_norm;
+pub mod sample;
+pub mod silu_mul;
+pub mod top_k;
