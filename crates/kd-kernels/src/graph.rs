@@ -23,7 +23,7 @@ impl Stream {
     /// been loaded before; nothing may be allocated, read back or synchronised inside.
     ///
     /// # Errors
-    /// The error of `record`, a call that cannot be captured, or a `record` that launched nothing.
+    /// The error of `record`, after which the stream is as it was; a call that cannot be captured.
     pub fn capture<R>(
         &self,
         mut resources: R,

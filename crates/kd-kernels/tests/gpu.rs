@@ -30,6 +30,8 @@ checks! {
     top_k_matches_the_cpu_at_demo_sizes: "top_k" at "demo-tp1";
     sample_matches_the_cpu_at_k26_sizes: "sample" at "k26-tp8";
     sample_matches_the_cpu_at_demo_sizes: "sample" at "demo-tp1";
+    dense_matches_the_cpu_at_k26_sizes: "dense" at "k26-tp8";
+    dense_matches_the_cpu_at_demo_sizes: "dense" at "demo-tp1";
 }
 
 #[test]
@@ -121,7 +123,9 @@ fn a_graph_replays_its_launches_on_new_inputs() {
         assert_eq!(&graph.resources().y.read(&stream).expect("read"), expected);
     }
     // The stream is of use after a capture that failed.
-    assert!(stream.capture((), |_, ()| Ok(())).is_err(), "an empty graph");
+    let refused = KernelError::Frozen { family: "rms_norm" };
+    let failed = stream.capture(refused.clone(), |_, refused| Err(refused.clone()));
+    assert_eq!(failed.map(drop), Err(refused));
     graph.launch().expect("launched");
     stream.synchronize().expect("finished");
 }

@@ -24,6 +24,13 @@ struct Leader {
       id = other_id;
     }
   }
+
+  // The best of the warp, in every lane.
+  __device__ __forceinline__ void join_warp() {
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2)
+      offer(__shfl_xor_sync(0xffffffffu, value, step), __shfl_xor_sync(0xffffffffu, id, step));
+  }
 };
 
 // An f32 score and how far it may be from the f64 one.
@@ -103,9 +110,7 @@ __device__ __forceinline__ void sample(const float* logits, int32_t rank, const 
     const uint32_t mine = lane == 0 ? word[0] : lane == 1 ? word[1] : lane == 2 ? word[2] : word[3];
     leader.offer(draw::exact(ptx::load4f(own + at), t, mine), at);
   }
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2)
-    leader.offer(__shfl_xor_sync(0xffffffffu, leader.value, step), __shfl_xor_sync(0xffffffffu, leader.id, step));
+  leader.join_warp();
   if (threadIdx.x % 32 == 0) {
     S::score()[threadIdx.x / 32] = leader.value;
     S::id()[threadIdx.x / 32] = leader.id;
@@ -117,15 +122,20 @@ __device__ __forceinline__ void sample(const float* logits, int32_t rank, const 
     row_found[2 * chunk] = leader.value;
     row_found[2 * chunk + 1] = bad ? -2.0 : leader.id;
   }
-  if (!arrive_last(arrived + row, U::CHUNKS, S::flag()) || threadIdx.x != 0) return;
+  if (!arrive_last(arrived + row, U::CHUNKS, S::flag()) || threadIdx.x >= 32) return;
 
   draw::Leader winner;
-  for (int c = 0; c < U::CHUNKS; ++c) {
-    const uint64_t* from = reinterpret_cast<const uint64_t*>(row_found) + 2 * c;
-    const int32_t id = int32_t(__longlong_as_double(ptx::load8u(from + 1)));
-    bad |= id == -2;
-    winner.offer(__longlong_as_double(ptx::load8u(from)), id);
+  bool any_bad = false;
+#pragma unroll 4
+  for (int c = threadIdx.x; c < U::CHUNKS; c += 32) {
+    const uint4 v = ptx::load16(row_found + 2 * c);
+    const int32_t id = int32_t(__hiloint2double(int(v.w), int(v.z)));
+    any_bad |= id == -2;
+    winner.offer(__hiloint2double(int(v.y), int(v.x)), id);
   }
+  winner.join_warp();
+  bad = __any_sync(0xffffffffu, any_bad);
+  if (threadIdx.x != 0) return;
   const bool refused = bad || winner.id < 0;
   tokens[row] = refused ? -1 : first + winner.id;
   value[row] = refused ? __longlong_as_double(0x7ff8000000000000ll) : winner.value;

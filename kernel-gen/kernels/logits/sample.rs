@@ -8,7 +8,7 @@ family! { sample, template "logits/sample.cuh";
   dims    { V = [vocab, vocab / tp] }
   variant c4096 { CHUNK = 4096 }
   const   { THREADS = 256, CHUNKS = ceil_div(V, CHUNK), SCANNED = CHUNK / THREADS }
-  require { V % 4 == 0, CHUNK % (4 * THREADS) == 0, CHUNKS <= 65535 }
+  require { CHUNK == 4096, V % 4 == 0, CHUNK % (4 * THREADS) == 0, CHUNKS <= 65535 }
   smem    { score: f64[THREADS / 32], partial: f32[THREADS / 32], id: i32[THREADS / 32], flag: i32[1] }
   args    { logits: f32[M, V], rank: i32, temperature: f64[M], seed: u64[M], position: u64[M], choice: u32[M],
             found: mut f64[M, ceil_div(V, 4096), 2], arrived: mut i32[M], tokens: mut i32[M], value: mut f64[M] }

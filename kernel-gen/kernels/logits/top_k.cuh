@@ -36,12 +36,19 @@ __device__ __forceinline__ void select(const uint64_t (&own)[COUNT]) {
   for (int i = 0; i < COUNT; ++i) top = own[i] > top ? own[i] : top;
   lead[threadIdx.x] = top;
   if (threadIdx.x < U::K) S::best()[threadIdx.x] = 0;
-  if (threadIdx.x == 0) S::count()[0] = 0;
+  if (threadIdx.x == 0) {
+    S::count()[0] = 0;
+    S::floor()[0] = 0;  // stays so if fewer than K threads have an entry
+  }
   __syncthreads();
   int rank = 0;
-#pragma unroll 8
-  for (int i = 0; i < U::THREADS; ++i) rank += lead[i] > top || (lead[i] == top && i < int(threadIdx.x));
-  if (rank == U::K - 1) S::floor()[0] = top;
+#pragma unroll 16
+  for (int i = 0; i < U::THREADS; i += 2) {
+    const ulonglong2 two = *reinterpret_cast<const ulonglong2*>(lead + i);
+    rank += int(two.x > top) + int(two.y > top);
+  }
+  // Entries differ, so only threads without one can share a rank.
+  if (rank == U::K - 1 && top != 0) S::floor()[0] = top;
   __syncthreads();
   const uint64_t floor = S::floor()[0] > 1 ? S::floor()[0] : 1;
 #pragma unroll
@@ -92,19 +99,22 @@ __device__ __forceinline__ void scan(const float* row, int chunk, uint64_t (&own
   }
 }
 
-// By one thread, over all chunks in order.
-template <class U>
+// One thread a chunk; by the whole CTA.
+template <class U, class S>
 __device__ __forceinline__ void merge_sums(const float* sums, float* stats, int32_t* finite) {
-  float most = -INFINITY, sum = 0.0f;
+  float own = -INFINITY, sum = 0.0f;
   bool bad = false;
-  for (int c = 0; c < U::CHUNKS; ++c) {
-    most = fmaxf(most, ptx::load4f(sums + 4 * c));
-    bad |= ptx::load4f(sums + 4 * c + 2) != 0.0f;
+  if (threadIdx.x < U::CHUNKS) {
+    const uint4 v = ptx::load16(sums + 4 * threadIdx.x);
+    own = __uint_as_float(v.x);
+    sum = __uint_as_float(v.y);
+    bad = __uint_as_float(v.z) != 0.0f;
   }
-  for (int c = 0; c < U::CHUNKS; ++c) {
-    const float own = ptx::load4f(sums + 4 * c);
-    if (own > -INFINITY && most < INFINITY) sum += ptx::load4f(sums + 4 * c + 1) * expf(own - most);
-  }
+  const float most = block_max<U::THREADS>(own, S::partial());
+  const bool counts = own > -INFINITY && most < INFINITY;
+  sum = block_sum<U::THREADS>(counts ? sum * expf(own - most) : 0.0f, S::partial());
+  bad = __syncthreads_or(bad);
+  if (threadIdx.x != 0) return;
   stats[0] = most;
   stats[1] = sum;
   *finite = !bad && most > -INFINITY;
@@ -137,7 +147,7 @@ __device__ __forceinline__ void top_k(const float* logits, int32_t rank, uint64_
     tokens[row * U::K + threadIdx.x] = entry == 0 ? -1 : rank * U::V + int32_t(~uint32_t(entry));
     values[row * U::K + threadIdx.x] = entry == 0 ? -INFINITY : topk::logit_of(entry);
   }
-  if (threadIdx.x == 0) topk::merge_sums<U>(sums + row * U::CHUNKS * 4, stats + row * 2, finite + row);
+  topk::merge_sums<U, S>(sums + row * U::CHUNKS * 4, stats + row * 2, finite + row);
 }
 
 }  // namespace kd

@@ -39,7 +39,7 @@ fn invented(seed: u64) -> Profile {
     profile.name = format!("invented-{seed}");
     profile.tp = 1 << below(4);
     profile.hidden = 64 * (1 + below(200));
-    profile.q_lora_rank = 8 * (1 + below(400));
+    profile.q_lora_rank = 32 * (1 + below(100));
     profile.kv_lora_rank = 16 * (1 + below(40));
     profile.rope_dim = 16 * (1 + below(8));
     profile.expert_width = 256 * (1 + below(12));

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use crate::paths;
 
 /// Packages whose `tests/gpu.rs` runs kernels against the operations they own.
-const PACKAGES: [&str; 2] = ["kd-kernels", "kd-attn"];
+const PACKAGES: [&str; 3] = ["kd-kernels", "kd-attn", "kd-moe"];
 
 /// A built test program.
 pub(crate) struct GpuTest {

@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "sample",
-    contract: "3fbe45182b0f60d4",
+    contract: "0be4efc07fc66ca4",
     variants: &["c4096"],
     cooperative: false,
     pdl: true,

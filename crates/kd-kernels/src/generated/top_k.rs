@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "top_k",
-    contract: "6fca33c92f228c43",
+    contract: "ee7ea5fcc60c105e",
     variants: &["c4096"],
     cooperative: false,
     pdl: true,

@@ -4,6 +4,7 @@
 //! subjects there.
 
 mod compare;
+mod dense;
 mod embed;
 mod memory;
 mod norm;
@@ -63,12 +64,13 @@ pub enum Failure {
 pub type Check = fn(&Device, &Kernels, &[usize], u64) -> Result<Vec<Outcome>, Failure>;
 
 /// The checks of this crate by the name of what they cover.
-pub const CHECKS: [(&str, Check); 5] = [
+pub const CHECKS: [(&str, Check); 6] = [
     ("norms", norm::check),
     ("embed", embed::check),
     ("silu_mul", silu::check),
     ("top_k", top_k::check),
     ("sample", sample::check),
+    ("dense", dense::check),
 ];
 
 /// Runs every check of this crate on the units that `kernels` has.
