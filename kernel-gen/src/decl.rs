@@ -1,6 +1,6 @@
 //! A parsed declaration: what `family! { … }` says, names still unresolved.
 
-use crate::{At, Comparison, DType, Expr};
+use crate::{At, Comparison, DType, Expr, Kind};
 
 /// One kernel family.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +27,8 @@ pub struct Family {
     pub require: Vec<Comparison>,
     /// Shared memory, in order.
     pub smem: Vec<SharedMember>,
+    /// Instructions that the SASS of every unit must contain, as the disassembler spells them.
+    pub sass: Vec<String>,
     /// Kernel operands, in order.
     pub operands: Vec<Operand>,
     /// How the kernel is launched.
@@ -66,15 +68,15 @@ pub struct SharedMember {
     pub align: Option<Expr>,
 }
 
-/// One kernel operand: an array in device memory, or a scalar passed by value.
+/// One kernel operand: an array in device memory, a composite of several arrays, or a scalar passed by value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operand {
     /// Name.
     pub name: String,
     /// Where the name stands.
     pub at: At,
-    /// Element type.
-    pub dtype: DType,
+    /// What it is made of.
+    pub kind: Kind,
     /// Whether the kernel writes it.
     pub mutable: bool,
     /// Axis sizes, outermost first; `None` for a scalar.

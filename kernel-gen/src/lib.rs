@@ -24,7 +24,7 @@ pub use arch::{ARCHS, Arch};
 pub use catalog::{Catalog, kernels_dir};
 pub use decl::{Family, Grid, Launch, Operand, SharedMember, Variant};
 pub use diagnostic::{At, Diagnostic};
-pub use dtype::DType;
+pub use dtype::{Composite, DType, Kind};
 pub use expand::{Unit, expand};
 pub use expr::{Comparison, EvalError, Expr, Op, Relation, Width};
 pub use layout::{Layout, Member};

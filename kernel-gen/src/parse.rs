@@ -7,9 +7,9 @@ use syn::{Ident, LitStr, Token, braced, bracketed};
 
 use crate::decl::{Family, Grid, Launch, Operand, SharedMember, Variant};
 use crate::expr_parse::{comparisons, expr};
-use crate::{At, Comparison, DType, Diagnostic, Expr, check};
+use crate::{At, Comparison, Composite, DType, Diagnostic, Expr, Kind, check};
 
-const SECTIONS: &str = "expected one of: dims, const, variant, require, smem, args, launch";
+const SECTIONS: &str = "expected one of: dims, const, variant, require, smem, args, launch, sass";
 
 /// Every family of one declaration file. `file` is used in messages and kept as the families' origin.
 ///
@@ -59,7 +59,7 @@ impl Parse for Family {
         let template: LitStr = input.parse()?;
         input.parse::<Token![;]>()?;
         let (mut dims, mut constants, mut variants, mut require) = (vec![], vec![], vec![], vec![]);
-        let (mut smem, mut operands, mut launch) = (vec![], vec![], None);
+        let (mut smem, mut operands, mut launch, mut sass) = (vec![], vec![], None, vec![]);
         while !input.is_empty() {
             let section = input.call(Ident::parse_any)?;
             match section.to_string().as_str() {
@@ -69,6 +69,7 @@ impl Parse for Family {
                 "require" => require.extend(list(input, condition)?.concat()),
                 "smem" => smem.extend(list(input, shared_member)?),
                 "args" => operands.extend(list(input, operand)?),
+                "sass" => sass.extend(list(input, instruction)?),
                 "launch" if launch.is_none() => launch = Some(launch_section(input, &section)?),
                 "launch" => return Err(syn::Error::new(section.span(), "`launch` is given twice")),
                 _ => return Err(syn::Error::new(section.span(), SECTIONS)),
@@ -87,6 +88,7 @@ impl Parse for Family {
             variants,
             require,
             smem,
+            sass,
             operands,
             launch,
             symbols: Vec::new(),
@@ -178,12 +180,54 @@ fn shared_member(input: ParseStream<'_>) -> syn::Result<SharedMember> {
     Ok(SharedMember { name: name.to_string(), at: name.span().into(), dtype, count, align })
 }
 
-/// `name: [mut] dtype[axis, …]` or `name: dtype`
+/// `"OPCODE.MODIFIER"`, without spaces: what a line of the disassembly must begin with.
+fn instruction(input: ParseStream<'_>) -> syn::Result<String> {
+    let text: LitStr = input.parse()?;
+    let value = text.value();
+    let plain = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '.' || c == '_';
+    if value.is_empty() || !value.chars().all(plain) {
+        let message = "expected an instruction as the disassembler spells it, like \"HMMA.16816.F32.BF16\"";
+        return Err(syn::Error::new(text.span(), message));
+    }
+    Ok(value)
+}
+
+/// The axes of a composite: everything up to `>`, which no expression contains.
+fn angle_list(input: ParseStream<'_>) -> syn::Result<Vec<Expr>> {
+    input.parse::<Token![<]>()?;
+    let mut tokens = proc_macro2::TokenStream::new();
+    while !input.peek(Token![>]) {
+        tokens.extend([input.parse::<proc_macro2::TokenTree>()?]);
+    }
+    input.parse::<Token![>]>()?;
+    let axes = |content: ParseStream<'_>| content.parse_terminated(arithmetic, Token![,]);
+    Ok(syn::parse::Parser::parse2(axes, tokens)?.into_iter().collect())
+}
+
+/// `name: [mut] dtype[axis, …]`, `name: dtype` or `name: composite<axis, …>`
 fn operand(input: ParseStream<'_>) -> syn::Result<Operand> {
     let name: Ident = input.parse()?;
     input.parse::<Token![:]>()?;
     let mutable = input.parse::<Option<Token![mut]>>()?.is_some();
-    let dtype = dtype(input)?;
+    let composite = input.cursor().ident().and_then(|(ident, _)| Composite::named(&ident.to_string()));
+    if let Some(composite) = composite {
+        input.parse::<Ident>()?;
+        let shape = angle_list(input)?;
+        if mutable || shape.is_empty() {
+            let message =
+                format!("`{name}`: a composite is read only and needs a shape, `{}<N, K>`", composite.name);
+            return Err(syn::Error::new(name.span(), message));
+        }
+        let kind = Kind::Composite(composite);
+        return Ok(Operand {
+            name: name.to_string(),
+            at: name.span().into(),
+            kind,
+            mutable,
+            shape: Some(shape),
+        });
+    }
+    let kind = Kind::Plain(dtype(input)?);
     let shape = if input.peek(syn::token::Bracket) { Some(bracket_list(input)?) } else { None };
     if mutable && shape.is_none() {
         return Err(syn::Error::new(
@@ -191,7 +235,7 @@ fn operand(input: ParseStream<'_>) -> syn::Result<Operand> {
             format!("scalar `{name}` is passed by value and cannot be `mut`"),
         ));
     }
-    Ok(Operand { name: name.to_string(), at: name.span().into(), dtype, mutable, shape })
+    Ok(Operand { name: name.to_string(), at: name.span().into(), kind, mutable, shape })
 }
 
 fn launch_section(input: ParseStream<'_>, section: &Ident) -> syn::Result<Launch> {

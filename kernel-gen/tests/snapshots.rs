@@ -22,19 +22,20 @@ fn a_unit_of_the_norm() {
     matches_snapshot("rms_norm.layout.cuh", &emit::layout_header(family, unit));
 }
 
-/// The design's own example, reduced to operands that exist: every clause of the language in one launcher.
+/// The design's own example, with every clause of the language in one launcher.
 #[test]
 fn a_launcher_with_every_clause() {
     let source = "\
 /// Test of every clause.
 family! { every_clause, template \"none.cuh\";
-  dims    { H = hidden, E = experts / ep }
+  dims    { H = hidden, E = experts / ep, N = expert_width / tp }
   variant n8 { NT = 1 } when M <= 64 && H >= 128
   variant n64 { NT = 8 } prefer M > 16 && M * E < 4096
   const   { TN = 8 * NT }
   require { H % 8 == 0 }
   smem    { w: u8[TN * 64] align 128, bar: u64[2] }
-  args    { x: bf16[M, H], off: i32[E + 1], rows: i32[R], scale: f32, y: mut f32[R, H] }
+  sass    { \"HMMA.16816.F32.BF16\" }
+  args    { x: bf16[M, H], off: i32[E + 1], rows: i32[R], q: int4g32<E, 2 * N, H>, scale: f32, y: mut f32[R, H] }
   launch  { grid (ceil_div(M, TN), E), block 32 * 4, min_ctas 2, cluster 2, cooperative, pdl }
 }";
     let family = &parse_families("every_clause.rs", source).expect("parsed")[0];

@@ -1,6 +1,10 @@
 //! The command line of xtask.
 
+use std::path::PathBuf;
+
 use kernel_gen::{ARCHS, Arch, Profile};
+
+use crate::paths;
 
 pub(crate) const USAGE: &str = "\
 usage: cargo xtask <command>
@@ -14,6 +18,12 @@ usage: cargo xtask <command>
       --keep-sources       leave the generated .cu files in target/kernels/sources
   codegen         write the generated launchers of crates/kd-kernels
       --check              fail if they are not fresh, write nothing
+  gpu-bundle      pack the GPU tests, kd and kernels for a GPU machine without Rust
+      --arch NAME          architecture of that machine (repeatable); default: sm_90a
+      --profile NAME       model shapes (repeatable); default: k26-tp8, demo-tp1
+      --out FILE           default: target/kd-gpu.tar.gz
+      --no-kd              without the kd program
+      --dev                cargo's dev profile, which builds faster
   ci              what .ci/run runs: format, lints, fresh code, kernels, tests";
 
 /// A parsed command line.
@@ -22,6 +32,7 @@ pub(crate) enum Command {
     Help,
     BuildKernels(BuildOptions),
     Codegen { check: bool },
+    GpuBundle(BundleOptions),
     Ci,
 }
 
@@ -36,11 +47,22 @@ pub(crate) struct BuildOptions {
     pub(crate) keep_sources: bool,
 }
 
+/// Flags of `gpu-bundle`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct BundleOptions {
+    pub(crate) archs: Vec<Arch>,
+    pub(crate) profiles: Vec<Profile>,
+    pub(crate) out: PathBuf,
+    pub(crate) kd: bool,
+    pub(crate) dev: bool,
+}
+
 /// Reads `arguments`; the error is one line for the user.
 pub(crate) fn parse(arguments: &[String]) -> Result<Command, String> {
     let Some((verb, rest)) = arguments.split_first() else { return Ok(Command::Help) };
     match (verb.as_str(), rest) {
         ("build-kernels", rest) => build_options(rest).map(Command::BuildKernels),
+        ("gpu-bundle", rest) => bundle_options(rest).map(Command::GpuBundle),
         ("codegen", []) => Ok(Command::Codegen { check: false }),
         ("codegen", [flag]) if flag == "--check" => Ok(Command::Codegen { check: true }),
         ("ci", []) => Ok(Command::Ci),
@@ -56,20 +78,8 @@ fn build_options(arguments: &[String]) -> Result<BuildOptions, String> {
     while let Some(flag) = rest.next() {
         let mut value = || rest.next().ok_or_else(|| format!("{flag} needs a value"));
         match flag.as_str() {
-            "--arch" => {
-                let name = value()?;
-                let known = || ARCHS.map(|arch| arch.name).join(", ");
-                let arch =
-                    Arch::named(name).ok_or_else(|| format!("unknown --arch {name}; known: {}", known()))?;
-                options.archs.push(arch);
-            }
-            "--profile" => {
-                let name = value()?;
-                let known = || Profile::all().into_iter().map(|p| p.name).collect::<Vec<_>>().join(", ");
-                let profile = Profile::named(name)
-                    .ok_or_else(|| format!("unknown --profile {name}; known: {}", known()))?;
-                options.profiles.push(profile);
-            }
+            "--arch" => options.archs.push(arch(value()?)?),
+            "--profile" => options.profiles.push(profile(value()?)?),
             "--family" => options.families.push(value()?.clone()),
             "--check" => options.check = true,
             "--update-ratchets" => options.update_ratchets = true,
@@ -84,6 +94,40 @@ fn build_options(arguments: &[String]) -> Result<BuildOptions, String> {
         options.profiles = Profile::all();
     }
     Ok(options)
+}
+
+fn bundle_options(arguments: &[String]) -> Result<BundleOptions, String> {
+    let out = paths::target().join("kd-gpu.tar.gz");
+    let mut options = BundleOptions { archs: Vec::new(), profiles: Vec::new(), out, kd: true, dev: false };
+    let mut rest = arguments.iter();
+    while let Some(flag) = rest.next() {
+        let mut value = || rest.next().ok_or_else(|| format!("{flag} needs a value"));
+        match flag.as_str() {
+            "--arch" => options.archs.push(arch(value()?)?),
+            "--profile" => options.profiles.push(profile(value()?)?),
+            "--out" => options.out = PathBuf::from(value()?),
+            "--no-kd" => options.kd = false,
+            "--dev" => options.dev = true,
+            other => return Err(format!("`gpu-bundle` does not take `{other}`")),
+        }
+    }
+    if options.archs.is_empty() {
+        options.archs.push(arch("sm_90a")?);
+    }
+    if options.profiles.is_empty() {
+        options.profiles = vec![profile("k26-tp8")?, profile("demo-tp1")?];
+    }
+    Ok(options)
+}
+
+fn arch(name: &str) -> Result<Arch, String> {
+    let known = || ARCHS.map(|arch| arch.name).join(", ");
+    Arch::named(name).ok_or_else(|| format!("unknown --arch {name}; known: {}", known()))
+}
+
+fn profile(name: &str) -> Result<Profile, String> {
+    let known = || Profile::all().into_iter().map(|p| p.name).collect::<Vec<_>>().join(", ");
+    Profile::named(name).ok_or_else(|| format!("unknown --profile {name}; known: {}", known()))
 }
 
 #[cfg(test)]
@@ -116,6 +160,7 @@ mod tests {
     fn mistakes_are_named() {
         assert!(parsed("build-kernels --arch sm_80").unwrap_err().contains("known: sm_120, sm_90a"));
         assert!(parsed("build-kernels --profile").unwrap_err().contains("needs a value"));
+        assert!(parsed("gpu-bundle --kd").unwrap_err().contains("does not take `--kd`"));
         assert!(parsed("codegen --chek").unwrap_err().contains("--chek"));
         assert!(parsed("deploy").unwrap_err().contains("deploy"));
     }

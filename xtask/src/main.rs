@@ -1,10 +1,11 @@
-//! Repository chores: `cargo xtask build-kernels | codegen | ci`.
+//! Repository chores: `cargo xtask build-kernels | codegen | gpu-bundle | ci`.
 #![forbid(unsafe_code)]
 
 mod build;
 mod ci;
 mod codegen;
 mod flags;
+mod gpu_bundle;
 mod paths;
 mod toolchain;
 
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
         }
         Command::BuildKernels(options) => build::run(options),
         Command::Codegen { check } => codegen::run(*check),
+        Command::GpuBundle(options) => gpu_bundle::run(options),
         Command::Ci => ci::run(),
     };
     match result {

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail};
 
@@ -19,6 +20,15 @@ const WHEELS: [&str; 5] = [
     "nvidia-cuda-runtime==13.0.96",
     "nvidia-cuda-cccl==13.0.85",
 ];
+
+/// The disassembler; earlier series have no wheel of their own, and it reads their images.
+const DISASSEMBLER: &str = "nvidia-cuda-nvdisasm==13.2.51";
+
+/// Its place below the folder of the wheel.
+const DISASSEMBLER_PROGRAM: &str = "nvidia/cu13/bin/nvdisasm";
+
+/// One install at a time: images are compiled in parallel.
+static DISASSEMBLER_INSTALL: Mutex<()> = Mutex::new(());
 
 /// A usable nvcc.
 #[derive(Clone, Debug)]
@@ -59,6 +69,31 @@ impl Toolchain {
         Ok(Self { nvcc: nvcc.to_owned(), version })
     }
 
+    /// nvdisasm: beside nvcc, on `PATH`, or installed into the target folder.
+    pub(crate) fn disassembler(&self) -> Result<PathBuf> {
+        let _one = DISASSEMBLER_INSTALL.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = self.installed_disassembler() {
+            return Ok(found);
+        }
+        let home = disassembler_home();
+        install_wheels(&home, &[DISASSEMBLER]).context("put nvdisasm on PATH instead")?;
+        Ok(home.join(DISASSEMBLER_PROGRAM))
+    }
+
+    /// nvdisasm, where nothing has to be installed for it.
+    pub(crate) fn installed_disassembler(&self) -> Option<PathBuf> {
+        let beside = self.nvcc.parent().map(Path::to_owned);
+        let own = Some(disassembler_home().join(DISASSEMBLER_PROGRAM)).filter(|own| own.is_file());
+        on_path("nvdisasm", beside).into_iter().next().or(own)
+    }
+
+    /// Whether [`Toolchain::find_or_install`] would find a compiler without installing one.
+    #[cfg(test)]
+    pub(crate) fn find() -> Option<Self> {
+        let usable = |nvcc: &PathBuf| Self::at(nvcc).ok().filter(|found| found.release() == Some(RELEASE));
+        candidates().iter().find_map(usable)
+    }
+
     /// `13.0` of `Cuda compilation tools, release 13.0, V13.0.88`.
     pub(crate) fn release(&self) -> Option<&str> {
         self.version.split("release ").nth(1)?.split(',').next()
@@ -67,48 +102,56 @@ impl Toolchain {
 
 fn candidates() -> Vec<PathBuf> {
     let homes = std::env::var_os("CUDA_HOME").map(|home| PathBuf::from(home).join("bin"));
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = homes.into_iter().chain(std::env::split_paths(&path));
-    let mut found: Vec<PathBuf> =
-        folders.map(|folder| folder.join("nvcc")).filter(|nvcc| nvcc.is_file()).collect();
+    let mut found = on_path("nvcc", homes);
     found.extend(Some(nvcc_in(&own_home())).filter(|nvcc| nvcc.is_file()));
     found
+}
+
+/// `program` in `first`, then in the folders of `PATH`.
+fn on_path(program: &str, first: Option<PathBuf>) -> Vec<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = first.into_iter().chain(std::env::split_paths(&path));
+    folders.map(|folder| folder.join(program)).filter(|file| file.is_file()).collect()
 }
 
 fn own_home() -> PathBuf {
     paths::target().join(format!("cuda-{RELEASE}"))
 }
 
+fn disassembler_home() -> PathBuf {
+    paths::target().join("nvdisasm-13.2")
+}
+
 fn nvcc_in(home: &Path) -> PathBuf {
     home.join("nvidia/cu13/bin/nvcc")
 }
 
-/// Installs the wheels under a temporary name and renames, so that an interrupted install is never taken for one.
 fn install() -> Result<PathBuf> {
     let home = own_home();
-    let staging = home.with_extension(format!("installing-{}", std::process::id()));
     eprintln!("no CUDA {RELEASE} compiler found; installing {} wheels into {}", WHEELS.len(), home.display());
+    install_wheels(&home, &WHEELS)
+        .with_context(|| format!("set CUDA_HOME to a CUDA {RELEASE} toolkit instead"))?;
+    Ok(home)
+}
+
+/// Installs wheels under a temporary name and renames, so that an interrupted install is never taken for one.
+fn install_wheels(home: &Path, wheels: &[&str]) -> Result<()> {
+    let staging = home.with_extension(format!("installing-{}", std::process::id()));
     let status = Command::new("python3")
         .env("PIP_DISABLE_PIP_VERSION_CHECK", "1")
         .env("PIP_ROOT_USER_ACTION", "ignore")
         .args(["-m", "pip", "install", "--quiet", "--no-deps", "--target"])
         .arg(&staging)
-        .args(WHEELS)
+        .args(wheels)
         .status()
-        .context(
-            "cannot run python3 -m pip; install Python 3 with pip, or set CUDA_HOME to a CUDA 13.0 toolkit",
-        )?;
+        .context("cannot run python3 -m pip; install Python 3 with pip")?;
     if !status.success() {
-        bail!(
-            "pip could not install {}; set CUDA_HOME to a CUDA {RELEASE} toolkit instead",
-            WHEELS.join(" ")
-        );
+        bail!("pip could not install {}", wheels.join(" "));
     }
     if home.exists() {
-        fs::remove_dir_all(&home)?;
+        fs::remove_dir_all(home)?;
     }
-    fs::rename(&staging, &home).with_context(|| format!("cannot rename {} into place", staging.display()))?;
-    Ok(home)
+    fs::rename(&staging, home).with_context(|| format!("cannot rename {} into place", staging.display()))
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ mod drafter;
 mod mla;
 mod pages;
 mod rope;
+pub mod selftest;
 
 pub use batch::{Ancestors, Mask, Segment, positions, rows};
 pub use drafter::{BlockSegment, GqaConfig, attend_block};

@@ -85,6 +85,11 @@ impl RopeTable {
         &self.cos_sin[row * self.pairs..][..self.pairs]
     }
 
+    /// (cos, sin) of each pair, row after row.
+    pub fn values(&self) -> &[(f32, f32)] {
+        &self.cos_sin
+    }
+
     /// Rotates the pairs `(2i, 2i + 1)` of `x` by row `row`'s angles, as the target does.
     pub fn rotate_interleaved(&self, row: usize, x: &mut [f32]) {
         for (pair, &(cos, sin)) in x.chunks_exact_mut(2).zip(self.row(row)) {

@@ -46,7 +46,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     );
     println!("{:28} {:>6} {:>9} {:>9} {:>12} {:>9}", "unit", "rows", "error", "us", "bytes", "GB/s");
     let rows = [&selftest::ROWS[..], &[STREAMING_ROWS]].concat();
-    let outcomes = selftest::norms(&device, &kernels, &rows, seed)?;
+    let outcomes = selftest::all(&device, &kernels, &rows, seed)?;
     for outcome in &outcomes {
         let rate = outcome.bytes as f64 / outcome.micros / 1e3;
         let (unit, rows, error) = (&outcome.unit, outcome.rows, outcome.error);

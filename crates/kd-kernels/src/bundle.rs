@@ -74,6 +74,19 @@ pub struct Row {
     pub sha256: String,
 }
 
+impl Row {
+    /// The dimension `name`, as a launcher's `Dims` takes it and as a length.
+    ///
+    /// # Errors
+    /// A unit without that dimension.
+    pub fn dim(&self, name: &str) -> Result<(i64, usize), KernelError> {
+        let value = self.dims.get(name).copied();
+        let length = value.and_then(|value| usize::try_from(value).ok());
+        let missing = || KernelError::NoDimension { unit: self.unit.clone(), name: name.to_owned() };
+        value.zip(length).ok_or_else(missing)
+    }
+}
+
 /// A bundle in memory.
 #[derive(Clone, Debug)]
 pub struct Bundle {

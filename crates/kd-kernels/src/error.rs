@@ -95,6 +95,14 @@ pub enum KernelError {
         /// Dimensions present.
         available: String,
     },
+    /// A unit that is not keyed by a dimension.
+    #[error("{unit}: the bundle gives it no dimension {name}; run `cargo xtask build-kernels`")]
+    NoDimension {
+        /// Unit.
+        unit: String,
+        /// Dimension.
+        name: String,
+    },
     /// An image built from another declaration than the launcher.
     #[error(
         "{unit}: the image was built from another declaration ({found}, launcher {expected}); run `cargo xtask build-kernels`"

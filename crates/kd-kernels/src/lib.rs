@@ -10,6 +10,7 @@
 pub mod bundle;
 mod device;
 mod error;
+mod graph;
 #[rustfmt::skip]
 mod generated;
 mod launch;
@@ -19,10 +20,12 @@ pub mod selftest;
 pub mod testing;
 
 pub use bundle::Bundle;
+pub use cudarc::driver::CudaSlice;
 pub use device::{Device, Stream, driver_version};
 pub use error::KernelError;
+pub use graph::{Buffer, Graph};
 pub use launch::{
-    Blocks, Choice, Kernels, LoadedUnit, Selection, Source, TensorMut, TensorRef, Units, arith,
+    Blocks, Choice, Int4Ref, Kernels, LoadedUnit, Selection, Source, TensorMut, TensorRef, Units, arith,
 };
 pub use search::Search;
 

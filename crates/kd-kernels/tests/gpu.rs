@@ -2,22 +2,36 @@
 
 use half::bf16;
 use kd_kernels::families::rms_norm;
-use kd_kernels::{Choice, Device, KernelError, Source, TensorMut, TensorRef, selftest, testing};
+use kd_kernels::{
+    Buffer, Choice, Device, KernelError, Source, Stream, TensorMut, TensorRef, selftest, testing,
+};
 
-#[test]
-fn norms_match_the_cpu_at_k26_sizes() {
-    check("norms_match_the_cpu_at_k26_sizes", "k26-tp8");
+/// One test for each check of this crate, at the sizes of K2.6 and of the demo pair.
+macro_rules! checks {
+    ($($name:ident: $check:literal at $profile:literal;)*) => {
+        $(
+            #[test]
+            fn $name() {
+                let (_, check) = selftest::CHECKS.into_iter().find(|(name, _)| *name == $check).expect("a check");
+                testing::check(stringify!($name), $profile, check);
+            }
+        )*
+    };
 }
 
-#[test]
-fn norms_match_the_cpu_at_demo_sizes() {
-    check("norms_match_the_cpu_at_demo_sizes", "demo-tp1");
-}
-
-fn check(test: &str, profile: &str) {
-    let Some((device, kernels)) = testing::kernels_or_skip(test, profile) else { return };
-    let outcomes = selftest::norms(&device, &kernels, &selftest::ROWS, 1).expect("every unit is right");
-    assert!(!outcomes.is_empty(), "a comparison that compared nothing");
+checks! {
+    norms_match_the_cpu_at_k26_sizes: "norms" at "k26-tp8";
+    norms_match_the_cpu_at_demo_sizes: "norms" at "demo-tp1";
+    embed_matches_the_cpu_at_k26_sizes: "embed" at "k26-tp8";
+    embed_matches_the_cpu_at_demo_sizes: "embed" at "demo-tp1";
+    silu_mul_matches_the_cpu_at_k26_sizes: "silu_mul" at "k26-tp8";
+    silu_mul_matches_the_cpu_at_demo_sizes: "silu_mul" at "demo-tp1";
+    top_k_matches_the_cpu_at_k26_sizes: "top_k" at "k26-tp8";
+    top_k_matches_the_cpu_at_demo_sizes: "top_k" at "demo-tp1";
+    sample_matches_the_cpu_at_k26_sizes: "sample" at "k26-tp8";
+    sample_matches_the_cpu_at_demo_sizes: "sample" at "demo-tp1";
+    dense_matches_the_cpu_at_k26_sizes: "dense" at "k26-tp8";
+    dense_matches_the_cpu_at_demo_sizes: "dense" at "demo-tp1";
 }
 
 #[test]
@@ -58,4 +72,60 @@ fn launch(
     let selection = norm.launch(&stream, Choice::Auto, args)?;
     stream.synchronize()?;
     Ok(selection)
+}
+
+/// What a captured norm owns.
+struct Captured {
+    norm: rms_norm::RmsNorm,
+    x: Buffer<bf16>,
+    gain: Buffer<bf16>,
+    y: Buffer<bf16>,
+}
+
+const SHAPE: [usize; 2] = [33, 512];
+
+fn record(stream: &Stream, captured: &mut Captured) -> Result<(), KernelError> {
+    let args = rms_norm::Args {
+        x: TensorRef::new(stream, captured.x.view(), SHAPE)?,
+        gain: TensorRef::new(stream, captured.gain.view(), [SHAPE[1]])?,
+        eps: 1e-5,
+        y: TensorMut::new(stream, captured.y.view_mut(), SHAPE)?,
+    };
+    captured.norm.launch(stream, Choice::Auto, args).map(drop)
+}
+
+#[test]
+fn a_graph_replays_its_launches_on_new_inputs() {
+    let test = "a_graph_replays_its_launches_on_new_inputs";
+    let Some((device, kernels)) = testing::kernels_or_skip(test, "k26-tp8") else { return };
+    let stream = device.stream().expect("a stream");
+    let mut random = selftest::Random::new(7);
+    let mut buffer =
+        |scale| Buffer::new(&stream, &random.values(SHAPE[0] * SHAPE[1], scale)).expect("memory");
+    let mut captured = Captured {
+        norm: rms_norm::RmsNorm::load(&kernels, rms_norm::Dims { h: 512 }).expect("loaded"),
+        x: buffer(1.0),
+        gain: Buffer::new(&stream, &selftest::Random::new(8).values(SHAPE[1], 1.0)).expect("memory"),
+        y: buffer(0.0),
+    };
+    let inputs: Vec<Vec<bf16>> =
+        (1..4).map(|seed| selftest::Random::new(seed).values(SHAPE[0] * SHAPE[1], 2.0)).collect();
+    let mut direct = Vec::new();
+    for input in &inputs {
+        captured.x.write(&stream, input).expect("written");
+        record(&stream, &mut captured).expect("launched");
+        direct.push(captured.y.read(&stream).expect("read"));
+    }
+    let graph = stream.capture(captured, record).expect("captured");
+    for (input, expected) in inputs.iter().zip(&direct).rev() {
+        graph.resources().x.write(&stream, input).expect("written");
+        graph.launch().expect("launched");
+        assert_eq!(&graph.resources().y.read(&stream).expect("read"), expected);
+    }
+    // The stream is of use after a capture that failed.
+    let refused = KernelError::Frozen { family: "rms_norm" };
+    let failed = stream.capture(refused.clone(), |_, refused| Err(refused.clone()));
+    assert_eq!(failed.map(drop), Err(refused));
+    graph.launch().expect("launched");
+    stream.synchronize().expect("finished");
 }

@@ -9,6 +9,7 @@ mod grouping;
 mod mlp;
 mod moe;
 mod router;
+pub mod selftest;
 
 pub use experts::{Expert, Experts};
 pub use grouping::Groups;

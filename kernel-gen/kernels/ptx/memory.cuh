@@ -1,4 +1,4 @@
-// 16-byte accesses to global memory (PTX ISA: ld, ld.global.nc).
+// Accesses to global memory whose place among other accesses matters (PTX ISA: ld, ld.global.nc).
 #pragma once
 
 #include <stdint.h>
@@ -13,6 +13,26 @@ __device__ __forceinline__ uint4 load16(const void* address) {
                : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
                : "l"(address)
                : "memory");
+  return value;
+}
+
+// One int32 that an earlier kernel wrote.
+__device__ __forceinline__ int32_t load4(const int32_t* address) {
+  int32_t value;
+  asm volatile("ld.global.s32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+  return value;
+}
+
+// One f32 or u64 that an earlier kernel, or another CTA before it arrived, wrote.
+__device__ __forceinline__ float load4f(const float* address) {
+  float value;
+  asm volatile("ld.global.f32 %0, [%1];" : "=f"(value) : "l"(address) : "memory");
+  return value;
+}
+
+__device__ __forceinline__ uint64_t load8u(const uint64_t* address) {
+  uint64_t value;
+  asm volatile("ld.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
   return value;
 }
 

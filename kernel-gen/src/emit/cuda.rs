@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::{Family, Operand, Unit};
+use crate::{Family, Kind, Operand, Unit};
 
 /// The layout header of `unit`: `struct Smem` with one `constexpr` offset and one accessor a member, each
 /// place proved by `static_assert`.
@@ -66,10 +66,10 @@ pub fn source(family: &Family, unit: &Unit, layout: &str) -> String {
     }
     let _ = writeln!(text, "static_assert(Unit::BLOCK == {}, \"block\");\n", unit.block);
     let _ = writeln!(text, "#include \"{layout}\"\n#include \"{}\"\n", family.template);
-    let mut parameters: Vec<String> = family.operands.iter().map(parameter).collect();
+    let mut parameters: Vec<String> = family.operands.iter().flat_map(parameters_of).collect();
     parameters.extend(family.symbols.iter().map(|symbol| format!("int {symbol}")));
-    let mut names: Vec<&str> = family.operands.iter().map(|operand| operand.name.as_str()).collect();
-    names.extend(family.symbols.iter().map(String::as_str));
+    let mut names: Vec<String> = family.operands.iter().map(argument).collect();
+    names.extend(family.symbols.iter().cloned());
     let cluster =
         if unit.cluster > 1 { format!("__cluster_dims__({}) ", unit.cluster) } else { String::new() };
     let _ = write!(
@@ -91,11 +91,28 @@ fn preamble(family: &Family) -> String {
     )
 }
 
-fn parameter(operand: &Operand) -> String {
-    let (cuda, name) = (operand.dtype.cuda, &operand.name);
-    match (&operand.shape, operand.mutable) {
+/// The kernel parameters of an operand: one, or one for each array of a composite.
+fn parameters_of(operand: &Operand) -> Vec<String> {
+    let name = &operand.name;
+    let dtype = match operand.kind {
+        Kind::Plain(dtype) => dtype,
+        Kind::Composite(composite) => {
+            let part = |(suffix, cuda): &(&str, &str)| format!("const {cuda}* __restrict__ {name}_{suffix}");
+            return composite.parts.iter().map(part).collect();
+        }
+    };
+    let cuda = dtype.cuda;
+    vec![match (&operand.shape, operand.mutable) {
         (None, _) => format!("{cuda} {name}"),
         (Some(_), false) => format!("const {cuda}* __restrict__ {name}"),
         (Some(_), true) => format!("{cuda}* __restrict__ {name}"),
-    }
+    }]
+}
+
+/// What the template is called with.
+fn argument(operand: &Operand) -> String {
+    let name = &operand.name;
+    let Kind::Composite(composite) = operand.kind else { return name.clone() };
+    let parts: Vec<String> = composite.parts.iter().map(|(suffix, _)| format!("{name}_{suffix}")).collect();
+    format!("{}{{{}}}", composite.cuda, parts.join(", "))
 }

@@ -6,7 +6,7 @@ use quote::{format_ident, quote};
 use crate::check::compile_time_only;
 use crate::decl::{Family, Grid, Operand};
 use crate::expr::rust_ident;
-use crate::{Comparison, Expr};
+use crate::{Comparison, Expr, Kind};
 
 /// The launcher module of `family`, formatted.
 ///
@@ -53,7 +53,6 @@ fn tokens(family: &Family) -> TokenStream {
         format!(" `{dim}`: {}.", from.join(" or "))
     });
     let fields = family.operands.iter().map(field);
-    let operands: Vec<Ident> = family.operands.iter().map(|operand| rust_ident(&operand.name)).collect();
     let symbols: Vec<Ident> = family.symbols.iter().map(|symbol| rust_ident(symbol)).collect();
     let (bindings, checks) = shapes(family);
     let lifetime = quote!('a);
@@ -63,13 +62,14 @@ fn tokens(family: &Family) -> TokenStream {
     let (cooperative, pdl) = (family.launch.cooperative, family.launch.pdl);
     let variants = family.variants.iter().map(|variant| &variant.name);
     let symbol_params = symbols.iter().map(|symbol| quote!(params.int(#symbol)?;));
-    let params = operands.iter().map(|operand| quote!(params.push(&args.#operand);));
+    let params = family.operands.iter().flat_map(params_of);
+    let composites: Vec<Ident> = composites(family);
 
     quote! {
         #![doc = #module_doc]
         use crate::launch::{
             Choice, Family, Geometry, KernelError, Kernels, LoadedUnit, Params, Selection, Shapes, Stream, TensorMut,
-            TensorRef, Units, arith,
+            TensorRef, Units, arith, #(#composites,)*
         };
 
         const FAMILY: Family = Family {
@@ -145,27 +145,56 @@ fn tokens(family: &Family) -> TokenStream {
     }
 }
 
+/// Launcher types of the composites that the operands name.
+fn composites(family: &Family) -> Vec<Ident> {
+    let mut names: Vec<&str> = Vec::new();
+    for operand in &family.operands {
+        if let Kind::Composite(composite) = operand.kind
+            && !names.contains(&composite.rust)
+        {
+            names.push(composite.rust);
+        }
+    }
+    names.into_iter().map(|name| Ident::new(name, Span::call_site())).collect()
+}
+
+/// The kernel parameters of an operand, in order.
+fn params_of(operand: &Operand) -> Vec<TokenStream> {
+    let name = rust_ident(&operand.name);
+    let Kind::Composite(composite) = operand.kind else { return vec![quote!(params.push(&args.#name);)] };
+    let part = |(suffix, _): &(&str, &str)| {
+        let part = format_ident!("{suffix}");
+        quote!(params.push(args.#name.#part());)
+    };
+    composite.parts.iter().map(part).collect()
+}
+
 fn camel_case(name: &str) -> String {
     let capital = |word: &str| word[..1].to_uppercase() + &word[1..];
     name.split('_').filter(|word| !word.is_empty()).map(capital).collect()
 }
 
-fn rust_type(operand: &Operand) -> TokenStream {
-    operand.dtype.rust.parse().expect("a Rust type name")
-}
-
 fn field(operand: &Operand) -> TokenStream {
-    let (name, element) = (rust_ident(&operand.name), rust_type(operand));
+    let name = rust_ident(&operand.name);
+    let rust: TokenStream = match operand.kind {
+        Kind::Plain(dtype) => dtype.rust,
+        Kind::Composite(composite) => composite.rust,
+    }
+    .parse()
+    .expect("a Rust type name");
     let Some(shape) = &operand.shape else {
-        let doc = format!(" `{}`, by value.", operand.dtype.name);
-        return quote!(#[doc = #doc] pub #name: #element);
+        let doc = format!(" `{}`, by value.", operand.kind.name());
+        return quote!(#[doc = #doc] pub #name: #rust);
     };
     let rank = Literal::usize_unsuffixed(shape.len());
     let axes: Vec<String> = shape.iter().map(Expr::to_string).collect();
     let role = if operand.mutable { "written" } else { "read" };
-    let doc = format!(" `{}[{}]`, {role}.", operand.dtype.name, axes.join(", "));
+    let doc = format!(" `{}[{}]`, {role}.", operand.kind.name(), axes.join(", "));
+    if let Kind::Composite(_) = operand.kind {
+        return quote!(#[doc = #doc] pub #name: #rust<'a, #rank>);
+    }
     let tensor = if operand.mutable { quote!(TensorMut) } else { quote!(TensorRef) };
-    quote!(#[doc = #doc] pub #name: #tensor<'a, #element, #rank>)
+    quote!(#[doc = #doc] pub #name: #tensor<'a, #rust, #rank>)
 }
 
 /// Bindings of run-time symbols to the axis they first appear on, and checks of every axis.

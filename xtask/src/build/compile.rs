@@ -9,6 +9,7 @@ use kernel_gen::{Arch, Family, Unit, emit};
 
 use super::key;
 use super::ptxas::{self, Report};
+use super::sass;
 use crate::paths;
 use crate::toolchain::Toolchain;
 
@@ -72,11 +73,14 @@ impl Compiler {
         }
         let includes = key::includes(&self.kernels, &family.template)?;
         let flags = [&CUDA_FLAGS[..], &PTXAS_FLAGS[..]].concat().join(" ");
+        let instructions = family.sass.join(" ");
         let own = [
             ("toolchain", self.version()),
             ("flags", &flags),
             ("arch", arch.name),
             ("compute", arch.compute),
+            // A cached image was found to contain these.
+            ("sass", &instructions),
         ];
         let texts = [(SOURCE, source.as_str()), (LAYOUT, layout.as_str())];
         let included = includes.iter().map(|(name, text)| (name.as_str(), text.as_str()));
@@ -91,6 +95,7 @@ impl Compiler {
         let what = || format!("{} for {}", unit.name, arch.name);
         self.to_ptx(&work, arch).with_context(what)?;
         let report = ptxas::parse(&self.to_sass(&work, arch).with_context(what)?).with_context(what)?;
+        self.contains(&work, &family.sass).with_context(what)?;
         let entry = self.cache(&key);
         for (name, extension) in [(CUBIN, "cubin"), (PTX, "ptx")] {
             paths::write_atomic(&entry.with_extension(extension), &fs::read(work.join(name))?)?;
@@ -120,6 +125,19 @@ impl Compiler {
         let mut nvcc = Command::new(&self.toolchain.nvcc);
         nvcc.args(CUDA_FLAGS).arg("-I").arg(kernels).arg(format!("-arch={}", arch.compute));
         run(nvcc.args(["-o", PTX, SOURCE]).current_dir(work))
+    }
+
+    /// Fails unless the SASS in `work` contains every one of `instructions`.
+    fn contains(&self, work: &Path, instructions: &[String]) -> Result<()> {
+        if instructions.is_empty() {
+            return Ok(());
+        }
+        let listing = run(Command::new(self.toolchain.disassembler()?).arg(CUBIN).current_dir(work))?;
+        let missing = sass::missing(instructions, &listing);
+        if !missing.is_empty() {
+            bail!("the SASS does not contain the declared {}", missing.join(", "));
+        }
+        Ok(())
     }
 
     /// PTX to SASS; returns the assembler's report.

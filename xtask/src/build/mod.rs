@@ -6,6 +6,9 @@ mod key;
 mod manifest;
 mod ptxas;
 mod ratchet;
+#[cfg(test)]
+mod real;
+mod sass;
 mod table;
 
 use std::collections::BTreeMap;

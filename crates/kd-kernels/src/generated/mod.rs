@@ -3,4 +3,15 @@
 //! Typed launchers, one module per kernel family.
 
 pub mod add_rms_norm;
+pub mod commit;
+pub mod dense;
+pub mod dense_f32;
+pub mod drafter_append;
+pub mod embed;
+pub mod head_norm_rope;
+pub mod latent_append;
 pub mod rms_norm;
+pub mod router;
+pub mod sample;
+pub mod silu_mul;
+pub mod top_k;

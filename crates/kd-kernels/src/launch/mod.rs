@@ -2,6 +2,7 @@
 
 pub mod arith;
 mod geometry;
+mod int4;
 mod kernels;
 mod params;
 mod select;
@@ -12,6 +13,7 @@ mod unit;
 pub(crate) use crate::{KernelError, Stream};
 pub use geometry::Blocks;
 pub(crate) use geometry::Geometry;
+pub use int4::Int4Ref;
 pub use kernels::{Kernels, Units};
 pub(crate) use params::Params;
 pub use select::{Choice, Selection, Source};

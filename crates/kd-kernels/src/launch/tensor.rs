@@ -68,7 +68,7 @@ impl<'a, T, const RANK: usize> TensorMut<'a, T, RANK> {
     }
 }
 
-fn dim(shape: &[usize], axis: usize) -> i64 {
+pub(super) fn dim(shape: &[usize], axis: usize) -> i64 {
     shape.get(axis).and_then(|size| i64::try_from(*size).ok()).unwrap_or(-1)
 }
 

@@ -1,13 +1,28 @@
 //! Kernels against their CPU operation, on the device at hand: what tests, `gpu_check` and the doctor run.
+//!
+//! A [`Subject`] is one unit with its inputs; [`verify`] runs it. An operation owned by a crate above this one has its
+//! subjects there.
 
+mod compare;
+mod dense;
+mod embed;
+mod memory;
 mod norm;
 mod random;
+mod sample;
+mod silu;
+mod subject;
+mod top_k;
 
-pub use norm::norms;
+pub use compare::{Bound, first_difference};
+pub use memory::{Output, Written, gather, upload};
+pub use random::Random;
+pub use subject::{Subject, verify};
 
 use cudarc::driver::DriverError;
 
-use crate::KernelError;
+use crate::bundle::Row;
+use crate::{Device, KernelError, Kernels};
 
 /// Row counts that exercise one row, partial and whole CTAs, one wave and more.
 pub const ROWS: [usize; 5] = [1, 7, 33, 132, 528];
@@ -19,9 +34,9 @@ pub struct Outcome {
     pub unit: String,
     /// Rows of the launch.
     pub rows: usize,
-    /// Largest error, as a fraction of what rounding allows.
+    /// Largest error, as a fraction of what rounding allows; 0 where every bit must be right.
     pub error: f64,
-    /// Time of one launch in a row of many, in microseconds.
+    /// Time of one launch in a graph of many, in microseconds.
     pub micros: f64,
     /// Bytes that the operation must read and write.
     pub bytes: usize,
@@ -45,7 +60,51 @@ pub enum Failure {
     },
 }
 
-/// A failed allocation, copy or event.
-fn driver(error: DriverError) -> KernelError {
+/// A check of every unit of some families in a bundle: device, kernels, row counts, seed of the inputs.
+pub type Check = fn(&Device, &Kernels, &[usize], u64) -> Result<Vec<Outcome>, Failure>;
+
+/// The checks of this crate by the name of what they cover.
+pub const CHECKS: [(&str, Check); 6] = [
+    ("norms", norm::check),
+    ("embed", embed::check),
+    ("silu_mul", silu::check),
+    ("top_k", top_k::check),
+    ("sample", sample::check),
+    ("dense", dense::check),
+];
+
+/// Runs every check of this crate on the units that `kernels` has.
+///
+/// # Errors
+/// The first difference, or a kernel that cannot run.
+pub fn all(device: &Device, kernels: &Kernels, rows: &[usize], seed: u64) -> Result<Vec<Outcome>, Failure> {
+    run(&CHECKS, device, kernels, rows, seed)
+}
+
+/// Runs `checks` in order and gathers what they found.
+///
+/// # Errors
+/// As [`all`].
+pub fn run(
+    checks: &[(&str, Check)],
+    device: &Device,
+    kernels: &Kernels,
+    rows: &[usize],
+    seed: u64,
+) -> Result<Vec<Outcome>, Failure> {
+    let mut outcomes = Vec::new();
+    for (_, check) in checks {
+        outcomes.extend(check(device, kernels, rows, seed)?);
+    }
+    Ok(outcomes)
+}
+
+/// The units of `family` in the bundle of `kernels`.
+pub fn units<'a>(kernels: &'a Kernels, family: &'a str) -> impl Iterator<Item = &'a Row> {
+    kernels.bundle().header().units.iter().filter(move |row| row.family == family)
+}
+
+/// A failed allocation, copy or event of a self-test.
+pub fn driver(error: DriverError) -> KernelError {
     KernelError::driver("self-test memory or timing", error)
 }

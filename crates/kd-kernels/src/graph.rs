@@ -1,0 +1,131 @@
+//! Capturing launches once and replaying them as a graph.
+//!
+//! A captured launch keeps the addresses of its operands, so a [`Graph`] owns whatever its launches use, and between
+//! replays the host reaches that memory only by copies in stream order ([`Buffer`]).
+
+use bytemuck::Pod;
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use cudarc::driver::{CudaGraph, CudaSlice, CudaView, CudaViewMut, DevicePtr, DeviceRepr, result};
+
+use crate::{KernelError, Stream};
+
+/// Launches that were captured, with the kernels and the memory that they use.
+pub struct Graph<R> {
+    graph: CudaGraph,
+    stream: Stream,
+    resources: R,
+}
+
+impl Stream {
+    /// Runs `record`, whose launches on this stream are captured instead of run.
+    ///
+    /// `record` is a plain function, so that it can use nothing but `resources`, which the graph keeps. Kernels must have
+    /// been loaded before; nothing may be allocated, read back or synchronised inside.
+    ///
+    /// # Errors
+    /// The error of `record`, after which the stream is as it was; a call that cannot be captured.
+    pub fn capture<R>(
+        &self,
+        mut resources: R,
+        record: fn(&Stream, &mut R) -> Result<(), KernelError>,
+    ) -> Result<Graph<R>, KernelError> {
+        let failed = |error| KernelError::driver("capturing a graph", error);
+        // Other threads may allocate meanwhile; what this thread does must be capturable.
+        let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        self.cuda().begin_capture(mode).map_err(failed)?;
+        let recorded = record(self, &mut resources);
+        // Ended even after an error: a stream left in capture is of no use to anyone.
+        let graph = self.cuda().end_capture(CUgraphInstantiate_flags(0));
+        recorded?;
+        let graph = graph.map_err(failed)?.ok_or_else(|| KernelError::Driver {
+            what: "capturing a graph".to_owned(),
+            code: "nothing was launched".to_owned(),
+        })?;
+        graph.upload().map_err(failed)?;
+        Ok(Graph { graph, stream: self.clone(), resources })
+    }
+}
+
+impl<R> Graph<R> {
+    /// Replays the launches on the stream they were captured on; returns at once.
+    ///
+    /// # Errors
+    /// A driver that refuses the graph.
+    pub fn launch(&self) -> Result<(), KernelError> {
+        self.graph.launch().map_err(|error| KernelError::driver("launching a graph", error))
+    }
+
+    /// What the launches use. Memory in it must not be freed or replaced while the graph exists.
+    pub fn resources(&self) -> &R {
+        &self.resources
+    }
+}
+
+impl<R> Drop for Graph<R> {
+    fn drop(&mut self) {
+        // A replay may still be running; the memory goes with `resources`. A failure has nowhere to go and would show at
+        // the next call on the stream as well.
+        let _ = self.stream.synchronize();
+    }
+}
+
+impl<R> std::fmt::Debug for Graph<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Graph").field("stream", &self.stream).finish_non_exhaustive()
+    }
+}
+
+/// Device memory that the host reads and writes in stream order through a shared reference, also while a graph owns it.
+#[derive(Debug)]
+pub struct Buffer<T> {
+    memory: CudaSlice<T>,
+}
+
+impl<T: Pod + DeviceRepr> Buffer<T> {
+    /// Memory that holds `values`.
+    ///
+    /// # Errors
+    /// A failed allocation or copy.
+    pub fn new(stream: &Stream, values: &[T]) -> Result<Self, KernelError> {
+        let memory = stream.cuda().clone_htod(values);
+        Ok(Self { memory: memory.map_err(|error| KernelError::driver("allocating a buffer", error))? })
+    }
+
+    /// Replaces the contents after everything that is on `stream` now. `values` may be dropped on return.
+    ///
+    /// # Errors
+    /// Another number of values, a failed copy.
+    pub fn write(&self, stream: &Stream, values: &[T]) -> Result<(), KernelError> {
+        let failed = |error| KernelError::driver("writing a buffer", error);
+        if values.len() != self.memory.len() {
+            let what = format!("{} values for a buffer of {}", values.len(), self.memory.len());
+            return Err(KernelError::BadTensor { shape: vec![self.memory.len()], what });
+        }
+        stream.cuda().context().bind_to_thread().map_err(failed)?;
+        let (address, _) = self.memory.device_ptr(stream.cuda());
+        // SAFETY: as many bytes as the allocation has. `values` is pageable memory, which the driver has read when the call
+        // returns; the device side is ordered by the stream.
+        unsafe { result::memcpy_htod_async(address, values, stream.cuda().cu_stream()) }.map_err(failed)
+    }
+
+    /// The contents once everything that is on `stream` now has finished.
+    ///
+    /// # Errors
+    /// A failed copy, or the failure of a launch before it.
+    pub fn read(&self, stream: &Stream) -> Result<Vec<T>, KernelError> {
+        let values = stream.cuda().clone_dtoh(&self.memory);
+        let values = values.map_err(|error| KernelError::driver("reading a buffer", error))?;
+        stream.synchronize()?;
+        Ok(values)
+    }
+
+    /// The memory, to be read by a launch.
+    pub fn view(&self) -> CudaView<'_, T> {
+        self.memory.as_view()
+    }
+
+    /// The memory, to be written by a launch.
+    pub fn view_mut(&mut self) -> CudaViewMut<'_, T> {
+        self.memory.as_view_mut()
+    }
+}

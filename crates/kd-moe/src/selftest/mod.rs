@@ -1,0 +1,17 @@
+//! The mixture-of-experts kernels against the operations of this crate, on the device at hand.
+
+mod router;
+
+use kd_kernels::selftest::{Check, Failure, Outcome, run};
+use kd_kernels::{Device, Kernels};
+
+/// The checks of this crate by the name of what they cover.
+pub const CHECKS: [(&str, Check); 1] = [("router", router::check)];
+
+/// Runs every check of this crate on the units that `kernels` has.
+///
+/// # Errors
+/// The first difference, or a kernel that cannot run.
+pub fn all(device: &Device, kernels: &Kernels, rows: &[usize], seed: u64) -> Result<Vec<Outcome>, Failure> {
+    run(&CHECKS, device, kernels, rows, seed)
+}

@@ -1,0 +1,14 @@
+//! Mixture-of-experts kernels against the operations of this crate, where there is a GPU.
+
+use kd_kernels::testing;
+use kd_moe::selftest::CHECKS;
+
+#[test]
+fn router_matches_the_cpu_at_k26_sizes() {
+    testing::check("router_matches_the_cpu_at_k26_sizes", "k26-tp8", CHECKS[0].1);
+}
+
+#[test]
+fn router_matches_the_cpu_at_demo_sizes() {
+    testing::check("router_matches_the_cpu_at_demo_sizes", "demo-tp1", CHECKS[0].1);
+}

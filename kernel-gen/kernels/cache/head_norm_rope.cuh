@@ -1,0 +1,111 @@
+// Per-head RMS norm and half-split rotation. LANES neighbouring threads own a head: thread l has the values 8l .. 8l + 8 of
+// the first half and of the second, so both members of a pair are in one thread.
+#pragma once
+
+#include "kd/rope.cuh"
+#include "kd/vec.cuh"
+#include "ptx/pdl.cuh"
+
+namespace kd {
+namespace heads {
+
+struct Pair {
+  Bf16x8 low = {}, high = {};
+};
+
+template <class U>
+__device__ __forceinline__ Pair load_gain(const __nv_bfloat16* gain) {
+  const int lane = threadIdx.x % U::LANES;
+  return {load8_constant(gain, lane), load8_constant(gain, U::LANES + lane)};
+}
+
+// Every thread of the CTA calls this; a thread without a head has zeros.
+template <class U>
+__device__ __forceinline__ void norm_rotate(Pair& head, const Pair& gain, float eps, const float (&angle)[16]) {
+  float a[8], b[8];
+  widen8(head.low, a);
+  widen8(head.high, b);
+  float squares = 0.0f;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) squares = fmaf(a[i], a[i], fmaf(b[i], b[i], squares));
+#pragma unroll
+  for (int step = U::LANES / 2; step > 0; step /= 2) squares += __shfl_xor_sync(0xffffffffu, squares, step);
+  const float scale = 1.0f / sqrtf(squares * (1.0f / U::D) + eps);
+  float g[8], h[8];
+  widen8(gain.low, g);
+  widen8(gain.high, h);
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    a[i] = a[i] * scale * g[i];
+    b[i] = b[i] * scale * h[i];
+    rotate(a[i], b[i], angle[2 * i], angle[2 * i + 1]);
+  }
+  head.low = narrow8(a);
+  head.high = narrow8(b);
+}
+
+// The angles of this thread's eight pairs.
+template <class U>
+__device__ __forceinline__ void angles(const float* rope, int position, int positions, float (&angle)[16]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float four[8];
+    load_angles<U::D>(rope, position, positions, 2 * int(threadIdx.x % U::LANES) + half, four);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) angle[8 * half + i] = four[i];
+  }
+}
+
+}  // namespace heads
+
+template <class U, class S>
+__device__ __forceinline__ void head_norm_rope(const __nv_bfloat16* x, const __nv_bfloat16* gain, float eps,
+                                               const float* rope, const int32_t* positions, __nv_bfloat16* y, int M,
+                                               int N, int P) {
+  const int64_t row = blockIdx.x;
+  const int head = blockIdx.y * U::HEADS + threadIdx.x / U::LANES, lane = threadIdx.x % U::LANES;
+  const int64_t at = (row * N + head) * 2 * U::LANES + lane;
+  const heads::Pair gains = heads::load_gain<U>(gain);
+  ptx::grid_dependency_wait();
+  float angle[16];
+  heads::angles<U>(rope, ptx::load4(positions + row), P, angle);
+  heads::Pair own;
+  if (head < N) own = {load8(x, at), load8(x, at + U::LANES)};
+  ptx::grid_dependency_launch();
+  heads::norm_rotate<U>(own, gains, eps, angle);
+  if (head >= N) return;
+  store8(y, at, own.low);
+  store8(y, at + U::LANES, own.high);
+}
+
+template <class U, class S>
+__device__ __forceinline__ void drafter_append(const __nv_bfloat16* keys, const __nv_bfloat16* values,
+                                               const __nv_bfloat16* gain, float eps, const float* rope,
+                                               const int32_t* positions, const int32_t* slots, __nv_bfloat16* cache,
+                                               int M, int P, int T) {
+  constexpr int VECS = 2 * U::LANES;  // of a head
+  const int64_t row = blockIdx.x;
+  const int head = blockIdx.y * U::HEADS + threadIdx.x / U::LANES, lane = threadIdx.x % U::LANES;
+  const heads::Pair gains = heads::load_gain<U>(gain);
+  ptx::grid_dependency_wait();
+  const int64_t slot = ptx::load4(slots + row);
+  const bool live = slot >= 0 && slot < T && head < U::N;
+  float angle[16];
+  heads::angles<U>(rope, ptx::load4(positions + row), P, angle);
+  heads::Pair key, value;
+  if (live) {
+    const int64_t at = (row * U::N + head) * VECS + lane;
+    key = {load8(keys, at), load8(keys, at + U::LANES)};
+    value = {load8(values, at), load8(values, at + U::LANES)};
+  }
+  ptx::grid_dependency_launch();
+  heads::norm_rotate<U>(key, gains, eps, angle);
+  if (!live) return;
+  const int64_t to_key = (slot * 2 * U::N + head) * VECS + lane, to_value = to_key + U::N * VECS;
+  store8(cache, to_key, key.low);
+  store8(cache, to_key + U::LANES, key.high);
+  store8(cache, to_value, value.low);
+  store8(cache, to_value + U::LANES, value.high);
+}
+
+}  // namespace kd

@@ -1,0 +1,28 @@
+// SiLU of the gate times up. A thread makes eight columns of one row.
+#pragma once
+
+#include "kd/vec.cuh"
+#include "ptx/pdl.cuh"
+
+namespace kd {
+
+template <class U, class S>
+__device__ __forceinline__ void silu_mul(const __nv_bfloat16* gate_up, __nv_bfloat16* y, int M) {
+  const int64_t row = blockIdx.x;
+  const int vec = blockIdx.y * U::THREADS + threadIdx.x;
+  const bool live = vec < U::VECS;
+  ptx::grid_dependency_wait();
+  float gate[8], up[8];
+  if (live) {
+    widen8(load8(gate_up, row * 2 * U::VECS + vec), gate);
+    widen8(load8(gate_up, row * 2 * U::VECS + U::VECS + vec), up);
+  }
+  ptx::grid_dependency_launch();
+  if (!live) return;
+  // e^-z is infinite for z < -88, where the quotient is -0: the limit. A NaN stays one.
+#pragma unroll
+  for (int i = 0; i < 8; ++i) gate[i] = gate[i] / (1.0f + expf(-gate[i])) * up[i];
+  store8(y, row * U::VECS + vec, narrow8(gate));
+}
+
+}  // namespace kd

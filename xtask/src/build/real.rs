@@ -1,0 +1,137 @@
+//! Tests with the real compiler, where it is installed: `cargo test` never installs it.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use kernel_gen::{ARCHS, Catalog, Family, Profile, expand, kernels_dir, parse_families};
+use rayon::prelude::*;
+
+use super::compile::Compiler;
+use crate::toolchain::Toolchain;
+
+static SKIPPED: AtomicUsize = AtomicUsize::new(0);
+
+fn toolchain_or_skip(test: &str) -> Option<Toolchain> {
+    let found = Toolchain::find();
+    if found.is_none() {
+        skip(test, "no CUDA compiler; `cargo xtask build-kernels` installs one");
+    }
+    found
+}
+
+fn skip(test: &str, why: &str) {
+    let count = SKIPPED.fetch_add(1, Ordering::Relaxed) + 1;
+    // A closed stderr is no reason to fail a test.
+    let _ = writeln!(std::io::stderr(), "skipped compiler test {count}: {test}: {why}");
+}
+
+/// A model shape that nobody has chosen by hand, within what the declarations allow.
+fn invented(seed: u64) -> Profile {
+    let mut state = seed;
+    let mut below = |limit: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as i64 % limit as i64
+    };
+    let mut profile = Profile::named("k26-tp1").expect("a profile");
+    profile.name = format!("invented-{seed}");
+    profile.tp = 1 << below(4);
+    profile.hidden = 64 * (1 + below(200));
+    profile.q_lora_rank = 32 * (1 + below(100));
+    profile.kv_lora_rank = 16 * (1 + below(40));
+    profile.rope_dim = 16 * (1 + below(8));
+    profile.expert_width = 256 * (1 + below(12));
+    profile.dense_width = 256 * (1 + below(40));
+    profile.vocab = 256 * (1 + below(500));
+    if let Some(drafter) = &mut profile.drafter {
+        drafter.head_dim = 16 << below(5);
+        drafter.width = 256 * (1 + below(40));
+    }
+    profile
+}
+
+#[test]
+fn a_profile_invented_at_random_is_built() {
+    let Some(toolchain) = toolchain_or_skip("a_profile_invented_at_random_is_built") else { return };
+    let seed = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |since| since.as_secs());
+    let (profile, arch) = (invented(seed), &ARCHS[(seed % 2) as usize]);
+    let out = tempfile::tempdir().expect("a folder");
+    let compiler = Compiler::new(toolchain, kernels_dir(), out.path().to_owned());
+    let catalog = Catalog::read(&kernels_dir()).expect("the catalog");
+    let units = catalog.units(&profile, arch).unwrap_or_else(|error| panic!("{profile:?}: {error}"));
+    assert!(units.len() >= catalog.families.len());
+    // A quarter of them, another one each time: all would take minutes.
+    let some: Vec<_> = units.iter().skip((seed / 2 % 4) as usize).step_by(4).collect();
+    some.par_iter().for_each(|(family, unit)| {
+        let built = compiler.image(family, unit, arch, false);
+        let (image, fresh) = built.unwrap_or_else(|error| panic!("{profile:?}: {error:#}"));
+        assert!(fresh && !image.cubin.is_empty(), "{}", unit.name);
+    });
+}
+
+/// A kernel folder with the shared headers and one family of its own.
+fn folder_with(declaration: &str, template: &str) -> (tempfile::TempDir, Family) {
+    let folder = tempfile::tempdir().expect("a folder");
+    for shared in ["kd", "ptx"] {
+        copy(&kernels_dir().join(shared), &folder.path().join(shared));
+    }
+    fs::write(folder.path().join("probe.cuh"), template).expect("written");
+    let family = parse_families("probe.rs", declaration).expect("parsed").remove(0);
+    (folder, family)
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("made");
+    for entry in fs::read_dir(from).expect("read") {
+        let entry = entry.expect("an entry");
+        fs::copy(entry.path(), to.join(entry.file_name())).expect("copied");
+    }
+}
+
+const PROBE: &str = "\
+/// A test.
+family! { probe, template \"probe.cuh\";
+  dims   { H = hidden }
+  variant a { T = 64 }
+  args   { w: int4g32<E, H>, y: mut f32[E] }
+  sass   { \"FADD\", \"LDG.E\" }
+  launch { grid E, block T }
+}
+";
+const TEMPLATE: &str = "\
+#pragma once
+#include \"kd/int4.cuh\"
+namespace kd {
+template <class U, class S>
+__device__ void probe(Int4G32 w, float* y, int E) {
+  const int group = blockIdx.x * (U::H / Int4G32::GROUP) + threadIdx.x;
+  y[blockIdx.x] = __bfloat162float(w.scales[group]) + float(w.words[4 * group] & 15u);
+}
+}  // namespace kd
+";
+
+#[test]
+fn sass_without_a_declared_instruction_is_refused_and_a_composite_reaches_the_template() {
+    let test = "sass_without_a_declared_instruction_is_refused_and_a_composite_reaches_the_template";
+    let Some(toolchain) = toolchain_or_skip(test) else { return };
+    if toolchain.installed_disassembler().is_none() {
+        return skip(test, "no nvdisasm; building a family that declares `sass` installs one");
+    }
+    for arch in &ARCHS {
+        let build = |declaration: &str| {
+            let (folder, family) = folder_with(declaration, TEMPLATE);
+            let unit = &expand(&family, &Profile::named("demo-tp1").expect("a profile")).expect("units")[0];
+            let compiler =
+                Compiler::new(toolchain.clone(), folder.path().to_owned(), folder.path().join("out"));
+            compiler.image(&family, unit, arch, false).map(|(image, _)| image.cubin.len())
+        };
+        assert!(build(PROBE).expect("built") > 0);
+        let error =
+            build(&PROBE.replace("\"FADD\"", "\"HMMA.16816.F32.BF16\"")).expect_err("no tensor instruction");
+        let message = format!("{error:#}");
+        assert!(message.contains("does not contain the declared HMMA.16816.F32.BF16"), "{message}");
+        assert!(message.contains(arch.name), "{message}");
+    }
+}
