@@ -24,6 +24,11 @@ impl GqaConfig {
     pub fn cache_width(&self) -> usize {
         2 * self.kv_heads * self.head_dim
     }
+
+    /// Values of a row's query heads that use one kv head.
+    fn group_width(&self) -> usize {
+        self.heads / self.kv_heads * self.head_dim
+    }
 }
 
 /// The block of one stream: its rows follow those of the stream before.
@@ -47,9 +52,20 @@ pub fn attend_block(
     layer: usize,
 ) -> Matrix {
     let block = queries.rows() / segments.len().max(1);
+    // Rows that see the same keys read them together.
+    let together = if config.causal || config.window.is_some() { 1 } else { block };
     let mut out = Matrix::zeros(queries.rows(), queries.cols());
-    let tasks = out.iter_rows_mut().enumerate().collect();
-    pool.for_each(tasks, |(row, out): (usize, &mut [f32])| {
+    let mut rows = out.iter_rows_mut();
+    let mut tasks = Vec::new();
+    for first in (0..queries.rows()).step_by(together.max(1)) {
+        let rows = rows.by_ref().take(together);
+        let mut groups: Vec<_> = rows.map(|row| row.chunks_exact_mut(config.group_width())).collect();
+        for kv in 0..config.kv_heads {
+            let out: Vec<&mut [f32]> = groups.iter_mut().filter_map(Iterator::next).collect();
+            tasks.push((first, kv, out));
+        }
+    }
+    pool.for_each(tasks, |(row, kv, out)| {
         let (segment, k) = (&segments[row / block], row % block);
         let position = segment.start + k;
         let oldest = config.window.map_or(0, |w| (position + 1).saturating_sub(w));
@@ -59,28 +75,28 @@ pub fn attend_block(
             .map(|j| context.token(layer, segment.pages, j))
             .chain((0..=newest).map(|j| own.row(row - k + j)))
             .collect();
-        attend_row(config, queries.row(row), &keys, out);
+        let width = config.group_width();
+        let queries: Vec<&[f32]> = (row..row + out.len())
+            .flat_map(|row| queries.row(row)[kv * width..][..width].chunks_exact(config.head_dim))
+            .collect();
+        attend_heads(config, kv, &queries, &keys, out);
     });
     out
 }
 
-fn attend_row(config: &GqaConfig, query: &[f32], keys: &[&[f32]], out: &mut [f32]) {
+/// The query heads of one kv head, of rows that see the same keys.
+fn attend_heads(config: &GqaConfig, kv: usize, queries: &[&[f32]], keys: &[&[f32]], out: Vec<&mut [f32]>) {
     let dim = config.head_dim;
     let scale = 1.0 / (dim as f32).sqrt();
-    let shared = config.heads / config.kv_heads * dim;
-    let mut scores = Matrix::zeros(shared / dim, keys.len());
-    for (kv, (query, out)) in query.chunks_exact(shared).zip(out.chunks_exact_mut(shared)).enumerate() {
-        let part =
-            |start: usize| -> Vec<&[f32]> { keys.iter().map(|key| &key[start..start + dim]).collect() };
-        let (keys, values) = (part(kv * dim), part((config.kv_heads + kv) * dim));
-        let queries: Vec<&[f32]> = query.chunks_exact(dim).collect();
-        multiply_rows(&RowList(&keys), 0, &queries, &mut scores.iter_rows_mut().collect::<Vec<_>>());
-        scores.data_mut().iter_mut().for_each(|s| *s *= scale);
-        let sums: Vec<f32> = scores.iter_rows_mut().map(exponentials).collect();
-        let mut heads: Vec<&mut [f32]> = out.chunks_exact_mut(dim).collect();
-        mix(&scores.iter_rows().collect::<Vec<_>>(), &RowList(&values), &mut heads);
-        for (out, sum) in heads.into_iter().zip(sums) {
-            out.iter_mut().for_each(|x| *x /= sum);
-        }
+    let part = |start: usize| -> Vec<&[f32]> { keys.iter().map(|key| &key[start..start + dim]).collect() };
+    let (keys, values) = (part(kv * dim), part((config.kv_heads + kv) * dim));
+    let mut scores = Matrix::zeros(queries.len(), keys.len());
+    multiply_rows(&RowList(&keys), 0, queries, &mut scores.iter_rows_mut().collect::<Vec<_>>());
+    scores.data_mut().iter_mut().for_each(|s| *s *= scale);
+    let sums: Vec<f32> = scores.iter_rows_mut().map(exponentials).collect();
+    let mut heads: Vec<&mut [f32]> = out.into_iter().flat_map(|out| out.chunks_exact_mut(dim)).collect();
+    mix(&scores.iter_rows().collect::<Vec<_>>(), &RowList(&values), &mut heads);
+    for (out, sum) in heads.into_iter().zip(sums) {
+        out.iter_mut().for_each(|x| *x /= sum);
     }
 }

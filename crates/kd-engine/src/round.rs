@@ -1,7 +1,7 @@
 //! One speculative round: draft, build, verify, walk, commit.
 
 use kd_attn::{Ancestors, BlockSegment, Mask, Segment};
-use kd_ddtree::{DraftRow, MAX_NODES, Marginals, Tree, draft_rows, walk};
+use kd_ddtree::{DraftRow, MAX_NODES, Marginals, Tree, walk};
 use kd_model::{Drafter, Forward};
 use kd_sample::Choice;
 
@@ -87,10 +87,13 @@ impl Engine {
             let speculation = self.running[members[i].0].request.speculation;
             let k = if let Speculation::Tree { nodes } = speculation { nodes } else { 1 };
             // A row without finite maximum ends the draft there: a shorter tree is still a tree.
-            let rows: Vec<DraftRow> = draft_rows(logits, vocab, k)
-                .into_iter()
-                .map_while(|row| in_target_ids(drafter, row))
-                .collect();
+            let mut rows = vec![None; depths];
+            let tasks = rows.iter_mut().zip(logits.chunks_exact(vocab)).collect();
+            self.pool.for_each(tasks, |(row, logits): (&mut Option<DraftRow>, &[f32])| {
+                *row = DraftRow::from_logits(logits, k);
+            });
+            let rows: Vec<DraftRow> =
+                rows.into_iter().map_while(|row| in_target_ids(drafter, row?)).collect();
             if let Speculation::Tree { nodes } = speculation {
                 let built = self.builder.build(&mut Marginals(&rows), nodes, &mut trees[i]);
                 built.expect("budgets were checked when the request was taken");

@@ -34,7 +34,9 @@ pub trait Lanes: Copy {
     /// A group of 32 codes, low nibble first, as `(code − 8) · scale`. The product is exact.
     fn int4(self, words: &[i32; 4], scale: bf16) -> (Self::V, Self::V);
     /// The sums over the lanes of four vectors, each in the order of [`join`].
-    fn join4(self, lanes: &[[f32; LANES]; 4]) -> [f32; 4];
+    fn join4(self, v: [Self::V; 4]) -> [f32; 4];
+    /// Asks for memory that will soon be read.
+    fn prefetch<T>(self, memory: &[T]);
 }
 
 /// The sum of all lanes: halves onto each other, then quarters, and so on.
@@ -134,7 +136,10 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
-    fn join4(self, lanes: &[[f32; LANES]; 4]) -> [f32; 4] {
-        [join(lanes[0]), join(lanes[1]), join(lanes[2]), join(lanes[3])]
+    fn join4(self, v: [Self::V; 4]) -> [f32; 4] {
+        v.map(join)
     }
+
+    #[inline(always)]
+    fn prefetch<T>(self, _: &[T]) {}
 }

@@ -46,8 +46,10 @@ impl<W: WeightRows + ?Sized> Kernel for Mix<'_, '_, W> {
         while done < self.out.len() {
             let a = &self.coefficients[done..];
             let out = &mut self.out[done..];
-            // A chunk is two vectors wide, and COLUMNS of them are a tile's sums.
-            done += if COLUMNS >= 4 && out.len() >= 4 {
+            // A chunk is two vectors wide, so half as many of them as a tile has sums.
+            done += if ROWS * COLUMNS >= 16 && out.len() >= 8 {
+                mix_rows::<L, _, 8>(lanes, a, self.w, out)
+            } else if ROWS * COLUMNS >= 8 && out.len() >= 4 {
                 mix_rows::<L, _, 4>(lanes, a, self.w, out)
             } else if out.len() >= 2 {
                 mix_rows::<L, _, 2>(lanes, a, self.w, out)

@@ -86,5 +86,5 @@ fn avx2<K: Kernel>(kernel: K, lanes: x86::Avx2) -> K::Output {
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
 fn avx512<K: Kernel>(kernel: K, lanes: x86::Avx512) -> K::Output {
-    kernel.run::<_, 4, 8, 4>(lanes)
+    kernel.run::<_, 4, 8, 5>(lanes)
 }

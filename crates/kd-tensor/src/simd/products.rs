@@ -42,20 +42,33 @@ pub(super) fn products_at<W: WeightRows + ?Sized>(
     level.run(Products { w, start, x, out });
 }
 
+/// Some chunks of a strip of weight rows, taken by all of `x` before the next ones.
+#[derive(Clone, Copy)]
+struct Pass {
+    /// The first weight row, counted from the first column of the result.
+    i: usize,
+    /// The first chunk.
+    first: usize,
+    /// Whether the sums are complete after it.
+    last: bool,
+}
+
 impl<W: WeightRows + ?Sized> Kernel for Products<'_, '_, W> {
     type Output = ();
 
     #[inline(always)]
     fn run<L: Lanes, const ROWS: usize, const TALL: usize, const COLUMNS: usize>(mut self, lanes: L) {
         let width = self.out.first().map_or(0, |row| row.len());
-        let decoded = if self.x.len() > COLUMNS { PANEL.min(self.w.cols() / CHUNK) } else { 0 };
+        let (chunks, rest) = (self.w.cols() / CHUNK, self.w.cols() % CHUNK);
+        let decoded = if self.x.len() > COLUMNS { PANEL.min(chunks) } else { 0 };
+        let waiting = if rest == 0 && (decoded == 0 || decoded == chunks) { 0 } else { self.x.len() };
         let mut panel = Buffer::zeros(ROWS * decoded * CHUNK);
-        let mut acc = Buffer::zeros(ROWS.max(TALL) * self.x.len() * LANES);
+        let mut acc = Buffer::zeros(ROWS.max(TALL) * waiting * LANES);
         let (panel, acc) = (panel.as_chunks_mut().0, acc.as_chunks_mut().0);
         let mut done = 0;
         if self.x.len() == 1 {
             while width - done >= TALL {
-                self.strip::<L, TALL, COLUMNS>(lanes, done, acc, panel);
+                self.strip::<L, TALL, 1>(lanes, done, acc, panel);
                 done += TALL;
             }
         }
@@ -71,8 +84,8 @@ impl<W: WeightRows + ?Sized> Kernel for Products<'_, '_, W> {
 }
 
 impl<W: WeightRows + ?Sized> Products<'_, '_, W> {
-    /// Weight rows `start + i …` against all of `x`. Sums of lanes wait in `acc`, `[rows of x][ROWS][LANES]`; `panel` has
-    /// room for decoded chunks.
+    /// Weight rows `start + i …` against all of `x`. Where that takes several passes, sums of lanes wait in `acc`,
+    /// `[rows of x][ROWS][LANES]`; `panel` has room for decoded chunks.
     #[inline(always)]
     fn strip<L: Lanes, const ROWS: usize, const COLUMNS: usize>(
         &mut self,
@@ -81,8 +94,7 @@ impl<W: WeightRows + ?Sized> Products<'_, '_, W> {
         acc: &mut [[f32; LANES]],
         panel: &mut [[f32; CHUNK]],
     ) {
-        let acc = &mut acc.as_chunks_mut().0[..self.x.len()];
-        acc.fill([[0.0; LANES]; ROWS]);
+        let acc = acc.as_chunks_mut().0;
         let mut rows = [self.w.row(self.start + i); ROWS];
         for (r, row) in rows.iter_mut().enumerate() {
             *row = self.w.row(self.start + i + r);
@@ -93,8 +105,14 @@ impl<W: WeightRows + ?Sized> Products<'_, '_, W> {
             for row in &mut whole {
                 *row = row.chunks(0, chunks);
             }
-            self.tiles::<L, _, ROWS, COLUMNS>(lanes, whole, 0, acc);
+            self.tiles::<L, _, ROWS, COLUMNS>(lanes, whole, Pass { i, first: 0, last: rest == 0 }, acc);
         } else {
+            if chunks <= PANEL {
+                // Rows so short are over before the processor has noticed that others follow.
+                for next in (self.start + i + ROWS..self.w.rows()).take(ROWS) {
+                    self.w.row(next).prefetch(lanes);
+                }
+            }
             for first in (0..chunks).step_by(PANEL) {
                 let count = PANEL.min(chunks - first);
                 let mut decoded = [F32Row::of_chunks(&[]); ROWS];
@@ -102,7 +120,8 @@ impl<W: WeightRows + ?Sized> Products<'_, '_, W> {
                     decode(lanes, row.chunks(first, count), panel);
                     *decoded = F32Row::of_chunks(panel);
                 }
-                self.tiles::<L, _, ROWS, COLUMNS>(lanes, decoded, first, acc);
+                let last = rest == 0 && first + count == chunks;
+                self.tiles::<L, _, ROWS, COLUMNS>(lanes, decoded, Pass { i, first, last }, acc);
             }
         }
         if rest > 0 {
@@ -110,55 +129,92 @@ impl<W: WeightRows + ?Sized> Products<'_, '_, W> {
             for (tail, row) in tails.iter_mut().zip(rows) {
                 tail[0] = row.tail();
             }
-            for (x, acc) in self.x.iter().zip(acc.iter_mut()) {
-                let x = [F32Row::from(*x).tail()];
-                let mut w = [F32Row::of_chunks(&[]); ROWS];
-                for (w, tail) in w.iter_mut().zip(&tails) {
-                    *w = F32Row::of_chunks(tail);
-                }
-                tile(lanes, w, [&x], std::array::from_mut(acc));
+            let mut w = [F32Row::of_chunks(&[]); ROWS];
+            for (w, tail) in w.iter_mut().zip(&tails) {
+                *w = F32Row::of_chunks(tail);
+            }
+            let pass = Pass { i, first: chunks, last: true };
+            for m in 0..self.x.len() {
+                let x = [F32Row::from(self.x[m]).tail()];
+                self.tile(lanes, w, [&x], m, pass, acc);
             }
         }
-        self.finish(lanes, i, acc);
     }
 
-    /// The chunks of `w`, which are those from `first` on, against all of `x`, a tile at a time.
+    /// A pass over all of `x`, in tiles of about one width: a narrow one would wait for its own sums.
     #[inline(always)]
     fn tiles<L: Lanes, R: WeightRow, const ROWS: usize, const COLUMNS: usize>(
-        &self,
+        &mut self,
         lanes: L,
         w: [R; ROWS],
-        first: usize,
+        pass: Pass,
         acc: &mut [[[f32; LANES]; ROWS]],
     ) {
-        let x = |m: usize| &F32Row::from(self.x[m]).whole()[first..];
-        let mut m = 0;
-        while m < self.x.len() {
-            let acc = &mut acc[m..];
-            // A last tile of one row would wait for its own sums, so two tiles share what is left.
-            let count = if acc.len() == COLUMNS + 1 { COLUMNS.div_ceil(2) } else { COLUMNS.min(acc.len()) };
+        let rows = self.x;
+        let x = |m: usize| &F32Row::from(rows[m]).whole()[pass.first..];
+        let (mut m, mut tiles) = (0, rows.len().div_ceil(COLUMNS));
+        while tiles > 0 {
+            let count = (rows.len() - m).div_ceil(tiles);
             match count {
-                1 => tile(lanes, w, [x(m)], acc),
-                2 => tile(lanes, w, [x(m), x(m + 1)], acc),
-                3 => tile(lanes, w, [x(m), x(m + 1), x(m + 2)], acc),
-                _ => tile(lanes, w, [x(m), x(m + 1), x(m + 2), x(m + 3)], acc),
+                5 if COLUMNS >= 5 => {
+                    self.tile(lanes, w, [x(m), x(m + 1), x(m + 2), x(m + 3), x(m + 4)], m, pass, acc);
+                }
+                4 if COLUMNS >= 4 => self.tile(lanes, w, [x(m), x(m + 1), x(m + 2), x(m + 3)], m, pass, acc),
+                3 if COLUMNS >= 3 => self.tile(lanes, w, [x(m), x(m + 1), x(m + 2)], m, pass, acc),
+                2 if COLUMNS >= 2 => self.tile(lanes, w, [x(m), x(m + 1)], m, pass, acc),
+                _ => self.tile(lanes, w, [x(m)], m, pass, acc),
             }
-            m += count.min(4);
+            m += count;
+            tiles -= 1;
         }
     }
 
-    /// Joins the lanes and hands the sums out.
+    /// Rows `m …` of `x` in a pass.
     #[inline(always)]
-    fn finish<L: Lanes, const ROWS: usize>(&mut self, lanes: L, i: usize, acc: &[[[f32; LANES]; ROWS]]) {
-        for (out, acc) in self.out.iter_mut().zip(acc) {
-            let out = &mut out[i..i + ROWS];
-            let ((to_fours, to_rest), (fours, rest)) = (out.as_chunks_mut(), acc.as_chunks());
-            for (to, four) in to_fours.iter_mut().zip(fours) {
-                *to = lanes.join4(four);
+    fn tile<L: Lanes, R: WeightRow, const ROWS: usize, const COLUMNS: usize>(
+        &mut self,
+        lanes: L,
+        w: [R; ROWS],
+        x: [&[[f32; CHUNK]]; COLUMNS],
+        m: usize,
+        pass: Pass,
+        acc: &mut [[[f32; LANES]; ROWS]],
+    ) {
+        let mut sums = [[lanes.splat(0.0); ROWS]; COLUMNS];
+        if pass.first > 0 {
+            for c in 0..COLUMNS {
+                for r in 0..ROWS {
+                    sums[c][r] = lanes.load(&acc[m + c][r]);
+                }
             }
-            for (to, &one) in to_rest.iter_mut().zip(rest) {
-                *to = join(one);
+        }
+        let sums = multiply_add(lanes, w, x, sums);
+        for c in 0..COLUMNS {
+            if pass.last {
+                let out = &mut self.out[m + c][pass.i..pass.i + ROWS];
+                joined(lanes, sums[c], out);
+            } else {
+                for r in 0..ROWS {
+                    lanes.store(sums[c][r], &mut acc[m + c][r]);
+                }
             }
+        }
+    }
+}
+
+/// The sums over the lanes of each of `sums`.
+#[inline(always)]
+fn joined<L: Lanes, const ROWS: usize>(lanes: L, sums: [L::V; ROWS], out: &mut [f32]) {
+    if ROWS.is_multiple_of(4) {
+        for (four, out) in out.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+            let r = 4 * four;
+            *out = lanes.join4([sums[r], sums[r + 1], sums[r + 2], sums[r + 3]]);
+        }
+    } else {
+        for r in 0..ROWS {
+            let mut one = [0.0; LANES];
+            lanes.store(sums[r], &mut one);
+            out[r] = join(one);
         }
     }
 }
@@ -173,25 +229,19 @@ fn decode<L: Lanes, R: WeightRow>(lanes: L, row: R, out: &mut [[f32; CHUNK]]) {
     }
 }
 
-/// All chunks of `w` against as many of `x`, added into `acc`; the sums stay in registers throughout.
+/// `sums` plus the products of all chunks of `w` with as many of `x`; the sums stay in registers throughout.
 #[inline(always)]
-fn tile<L: Lanes, R: WeightRow, const ROWS: usize, const COLUMNS: usize>(
+fn multiply_add<L: Lanes, R: WeightRow, const ROWS: usize, const COLUMNS: usize>(
     lanes: L,
     w: [R; ROWS],
     mut x: [&[[f32; CHUNK]]; COLUMNS],
-    acc: &mut [[[f32; LANES]; ROWS]],
-) {
+    mut sums: [[L::V; ROWS]; COLUMNS],
+) -> [[L::V; ROWS]; COLUMNS] {
     let chunks = w[0].len() / CHUNK;
     for x in &mut x {
         *x = &x[..chunks];
     }
     // Plain counted loops over fixed arrays: they unroll, and the arrays become registers.
-    let mut sums = [[lanes.splat(0.0); ROWS]; COLUMNS];
-    for m in 0..COLUMNS {
-        for r in 0..ROWS {
-            sums[m][r] = lanes.load(&acc[m][r]);
-        }
-    }
     for i in 0..chunks {
         let mut low = [lanes.splat(0.0); ROWS];
         let mut high = [lanes.splat(0.0); ROWS];
@@ -211,9 +261,5 @@ fn tile<L: Lanes, R: WeightRow, const ROWS: usize, const COLUMNS: usize>(
             }
         }
     }
-    for m in 0..COLUMNS {
-        for r in 0..ROWS {
-            lanes.store(sums[m][r], &mut acc[m][r]);
-        }
-    }
+    sums
 }

@@ -22,6 +22,10 @@ pub trait WeightRow: Copy {
     #[doc(hidden)]
     fn chunk<L: Lanes>(self, lanes: L, i: usize) -> (L::V, L::V);
 
+    /// Asks for the weights to be brought near.
+    #[doc(hidden)]
+    fn prefetch<L: Lanes>(self, lanes: L);
+
     /// The weights after the last whole chunk, padded with zeros.
     #[doc(hidden)]
     fn tail(self) -> [f32; CHUNK];
@@ -87,6 +91,11 @@ impl WeightRow for F32Row<'_> {
     }
 
     #[inline(always)]
+    fn prefetch<L: Lanes>(self, lanes: L) {
+        lanes.prefetch(self.chunks);
+    }
+
+    #[inline(always)]
     fn tail(self) -> [f32; CHUNK] {
         let mut out = [0.0; CHUNK];
         out[..self.tail.len()].copy_from_slice(self.tail);
@@ -124,6 +133,11 @@ impl WeightRow for Bf16Row<'_> {
     fn chunk<L: Lanes>(self, lanes: L, i: usize) -> (L::V, L::V) {
         let (low, high) = split(&self.chunks[i]);
         (lanes.widen(low), lanes.widen(high))
+    }
+
+    #[inline(always)]
+    fn prefetch<L: Lanes>(self, lanes: L) {
+        lanes.prefetch(self.chunks);
     }
 
     #[inline(always)]
@@ -166,6 +180,12 @@ impl WeightRow for Int4Row<'_> {
     #[inline(always)]
     fn chunk<L: Lanes>(self, lanes: L, i: usize) -> (L::V, L::V) {
         lanes.int4(&self.words[i], self.scales[i])
+    }
+
+    #[inline(always)]
+    fn prefetch<L: Lanes>(self, lanes: L) {
+        lanes.prefetch(self.words);
+        lanes.prefetch(self.scales);
     }
 
     #[inline(always)]

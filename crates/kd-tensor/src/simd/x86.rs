@@ -113,22 +113,43 @@ impl Lanes for Avx512 {
     fn int4(self, words: &[i32; 4], scale: bf16) -> (__m512, __m512) {
         instructions! {
             let codes = _mm512_setr_ps(-8., -7., -6., -5., -4., -3., -2., -1., 0., 1., 2., 3., 4., 5., 6., 7.);
-            let scale = _mm512_slli_epi32::<16>(_mm512_set1_epi16(scale.to_bits() as i16));
+            let scale = _mm512_set1_epi32(i32::from(scale.to_bits()) << 16);
             let values = _mm512_mul_ps(codes, _mm512_castsi512_ps(scale));
-            let words = _mm512_broadcast_i32x4(_mm_loadu_si128(words.as_ptr().cast()));
-            let first = _mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
-            let second = _mm512_setr_epi32(2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3);
-            let shifts = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
-            let first = _mm512_srlv_epi32(_mm512_permutexvar_epi32(first, words), shifts);
-            let second = _mm512_srlv_epi32(_mm512_permutexvar_epi32(second, words), shifts);
+            // Lane i takes the 16 bits that hold code i, and above them those that hold code 16 + i.
+            let places = _mm512_setr_epi64(
+                0x4_0000_0004_0000, 0x4_0000_0004_0000, 0x5_0001_0005_0001, 0x5_0001_0005_0001,
+                0x6_0002_0006_0002, 0x6_0002_0006_0002, 0x7_0003_0007_0003, 0x7_0003_0007_0003,
+            );
+            let words = _mm512_castsi128_si512(_mm_loadu_si128(words.as_ptr().cast()));
+            let pairs = _mm512_permutexvar_epi16(places, words);
+            let first = _mm512_srlv_epi32(pairs, _mm512_setr4_epi32(0, 4, 8, 12));
+            let second = _mm512_srlv_epi32(pairs, _mm512_setr4_epi32(16, 20, 24, 28));
             // A permutation looks at the lowest four bits of its index alone.
             (_mm512_permutexvar_ps(first, values), _mm512_permutexvar_ps(second, values))
         }
     }
 
     #[inline(always)]
-    fn join4(self, lanes: &[[f32; LANES]; 4]) -> [f32; 4] {
-        Avx2(()).join4(lanes)
+    fn join4(self, v: [__m512; 4]) -> [f32; 4] {
+        let [a, b, c, d] = v;
+        let mut sums = [0.0; 4];
+        instructions! {
+            let ab = _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xee>(a, b));
+            let cd = _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(c, d), _mm512_shuffle_f32x4::<0xee>(c, d));
+            // Four lanes of each, then two, then one at the start of each quarter.
+            let four = _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(ab, cd), _mm512_shuffle_f32x4::<0xdd>(ab, cd));
+            let two = _mm512_add_ps(four, _mm512_permute_ps::<0x4e>(four));
+            let one = _mm512_add_ps(two, _mm512_permute_ps::<0xb1>(two));
+            let quarters = _mm512_setr_epi32(0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12);
+            let abcd = _mm512_castps512_ps128(_mm512_permutexvar_ps(quarters, one));
+            _mm_storeu_ps(sums.as_mut_ptr(), abcd);
+        }
+        sums
+    }
+
+    #[inline(always)]
+    fn prefetch<T>(self, memory: &[T]) {
+        Avx2(()).prefetch(memory);
     }
 }
 
@@ -247,9 +268,8 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
-    fn join4(self, lanes: &[[f32; LANES]; 4]) -> [f32; 4] {
-        let [a, b, c, d] =
-            [self.load(&lanes[0]), self.load(&lanes[1]), self.load(&lanes[2]), self.load(&lanes[3])];
+    fn join4(self, v: [Self::V; 4]) -> [f32; 4] {
+        let [a, b, c, d] = v;
         let mut sums = [0.0; 4];
         instructions! {
             let (a, b) = (_mm256_add_ps(a[0], a[1]), _mm256_add_ps(b[0], b[1]));
@@ -265,5 +285,11 @@ impl Lanes for Avx2 {
             _mm_storeu_ps(sums.as_mut_ptr(), _mm_shuffle_ps::<0xd8>(acbd, acbd));
         }
         sums
+    }
+    #[inline(always)]
+    fn prefetch<T>(self, memory: &[T]) {
+        for part in memory.chunks((64 / size_of::<T>()).max(1)) {
+            instructions!(_mm_prefetch::<_MM_HINT_T0>(part.as_ptr().cast()));
+        }
     }
 }
