@@ -6,10 +6,14 @@ use kd_tests::drive::{Answer, alone, plain};
 
 use crate::pairs::{BUDGETS, NARROW, TEMPERATURES, at, fixed, narrow, tree};
 
-/// Whether the last round had more tokens to give than the answer took.
+/// Whether the last round had more to give than the answer took: tokens that `max_tokens` cut off, or a node for the very
+/// token that ended the answer.
 fn ended_mid_path(answer: &Answer) -> bool {
     let before: usize = answer.rounds.iter().rev().skip(1).map(|r| r.tokens.len()).sum();
-    answer.rounds.last().is_some_and(|last| 1 + before + last.tokens.len() > answer.choices.len())
+    answer.rounds.last().is_some_and(|last| {
+        let (Some(&row), Some(&token)) = (last.rows.last(), last.tokens.last()) else { return false };
+        1 + before + last.tokens.len() > answer.choices.len() || last.tree.child(row, token).is_some()
+    })
 }
 
 #[test]
