@@ -328,3 +328,47 @@ fn a_tree_can_be_read_by_a_program() {
     let accepted = ids(&tree["accepted"]);
     assert!(accepted[0] == 0 && accepted.is_sorted(), "{accepted:?}");
 }
+
+#[test]
+fn a_request_that_can_never_run_does_not_stop_the_others() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = dir.path().join("prompts.jsonl");
+    fs::write(&file, "{\"prompt\":\"a\",\"max_tokens\":2}\n{\"prompt\":\"b\",\"max_tokens\":5000}\n")
+        .expect("a file");
+    let ran = generate(&["--quiet", "--json", "--prompts", file.to_str().expect("UTF-8")]);
+    assert_eq!(ran.code, 1, "{}", ran.stderr);
+    let lines = ran.lines();
+    assert_eq!(ids(&lines[0]["output_ids"]).len(), 2);
+    assert_eq!(
+        (&lines[1]["finish_reason"], &lines[1]["output_ids"]),
+        (&"error".into(), &Value::Array(Vec::new()))
+    );
+    assert!(lines[1]["error"].as_str().is_some_and(|error| error.contains("2048")), "{}", lines[1]);
+}
+
+/// What lies behind a stop is no part of the round that `kd tree` draws.
+#[test]
+fn a_drawn_round_ends_where_the_answer_ends() {
+    let draw = |stop: &[&str]| {
+        let args = ["tree", "--quiet", "--json", "--threads", "1", "--prompt", PROMPT];
+        run([&args, stop].concat()).objects().remove(0)
+    };
+    let free = draw(&[]);
+    let accepted = ids(&free["accepted"]);
+    assert!(accepted.len() > 2, "the first round accepts a path");
+    let first = free["nodes"][accepted[1] as usize - 1]["token"].to_string();
+    let ended = draw(&["--stop-ids", &first]);
+    assert_eq!((ids(&ended["accepted"]), ended["next_token"].to_string()), (vec![0], first));
+}
+
+#[test]
+fn case_files_without_cases_are_refused() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (cases, out) = (dir.path().join("cases.json"), dir.path().join("out.json"));
+    for (what, text) in [(&["text", "chat"][..], "[]"), (&["text", "parser"], "[]"), (&["sampling"], "{}")] {
+        fs::write(&cases, text).expect("a file");
+        let files = ["--cases", cases.to_str().expect("UTF-8"), "--out", out.to_str().expect("UTF-8")];
+        assert_fails(&run([&["golden"], what, &files].concat()), 1, "cases");
+        assert!(!out.exists());
+    }
+}
