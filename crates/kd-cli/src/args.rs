@@ -56,9 +56,25 @@ pub(crate) struct CommonArgs {
     /// Worker threads [default: one for each CPU]. Results do not depend on it.
     #[arg(long, env = "KD_THREADS", value_name = "N")]
     pub(crate) threads: Option<NonZeroUsize>,
+    #[command(flatten)]
+    pub(crate) ranks: RankArgs,
     /// Print nothing but the result.
     #[arg(long, short, env = "KD_QUIET", value_parser = BoolishValueParser::new())]
     pub(crate) quiet: bool,
+}
+
+/// How many ranks share a model.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct RankArgs {
+    /// Ranks that share the models: attention heads, expert and MLP widths, vocabulary. Each has its share of the threads.
+    #[arg(
+        long,
+        visible_alias = "tensor-parallel-size",
+        env = "KD_TP",
+        value_name = "N",
+        default_value = "1"
+    )]
+    pub(crate) tp: NonZeroUsize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -392,4 +408,6 @@ pub(crate) struct TensorFiles {
     /// Worker threads [default: one for each CPU].
     #[arg(long, env = "KD_THREADS", value_name = "N")]
     pub(crate) threads: Option<NonZeroUsize>,
+    #[command(flatten)]
+    pub(crate) ranks: RankArgs,
 }

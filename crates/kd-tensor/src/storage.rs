@@ -56,13 +56,10 @@ pub struct Storage<T> {
 }
 
 enum Repr<T> {
-    Owned(Arc<Vec<T>>),
+    /// `elements` is in range.
+    Owned { values: Arc<Vec<T>>, elements: Range<usize> },
     /// `bytes` is in range, aligned for `T` and a whole number of elements: checked in [`Storage::from_map`].
-    Mapped {
-        map: FileMap,
-        bytes: Range<usize>,
-        element: PhantomData<T>,
-    },
+    Mapped { map: FileMap, bytes: Range<usize>, element: PhantomData<T> },
 }
 
 impl<T: Element> Storage<T> {
@@ -79,16 +76,37 @@ impl<T: Element> Storage<T> {
         } else {
             let mut values = vec![T::zeroed(); window.len() / size_of::<T>()];
             bytemuck::cast_slice_mut(&mut values).copy_from_slice(window);
-            Repr::Owned(Arc::new(values))
+            return Some(values.into());
         };
         Some(Self { repr })
+    }
+
+    /// Some of the elements, without copying them: the memory is shared.
+    ///
+    /// # Panics
+    /// If the range reaches beyond the elements.
+    pub fn slice(&self, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.len(), "a slice outside the storage");
+        let within = |whole: &Range<usize>, size: usize| {
+            whole.start + range.start * size..whole.start + range.end * size
+        };
+        let repr = match &self.repr {
+            Repr::Owned { values, elements } => {
+                Repr::Owned { values: Arc::clone(values), elements: within(elements, 1) }
+            }
+            // Whole elements from an aligned start are aligned again.
+            Repr::Mapped { map, bytes, element } => {
+                Repr::Mapped { map: map.clone(), bytes: within(bytes, size_of::<T>()), element: *element }
+            }
+        };
+        Self { repr }
     }
 
     /// The elements.
     #[inline]
     pub fn as_slice(&self) -> &[T] {
         match &self.repr {
-            Repr::Owned(values) => values,
+            Repr::Owned { values, elements } => &values[elements.clone()],
             Repr::Mapped { map, bytes, .. } => bytemuck::cast_slice(&map.bytes()[bytes.clone()]),
         }
     }
@@ -101,14 +119,16 @@ impl<T: Element> Storage<T> {
 
 impl<T> From<Vec<T>> for Storage<T> {
     fn from(values: Vec<T>) -> Self {
-        Self { repr: Repr::Owned(Arc::new(values)) }
+        Self { repr: Repr::Owned { elements: 0..values.len(), values: Arc::new(values) } }
     }
 }
 
 impl<T> Clone for Storage<T> {
     fn clone(&self) -> Self {
         let repr = match &self.repr {
-            Repr::Owned(values) => Repr::Owned(Arc::clone(values)),
+            Repr::Owned { values, elements } => {
+                Repr::Owned { values: Arc::clone(values), elements: elements.clone() }
+            }
             Repr::Mapped { map, bytes, element } => {
                 Repr::Mapped { map: map.clone(), bytes: bytes.clone(), element: *element }
             }
@@ -165,6 +185,25 @@ mod tests {
         assert!(Storage::<u32>::from_map(&map, 8..20).is_none());
         assert!(Storage::<u32>::from_map(&map, 0..6).is_none());
         assert_eq!(Storage::<u32>::from_map(&map, 16..16).expect("empty window").len(), 0);
+    }
+
+    #[test]
+    fn a_slice_shares_the_memory_of_its_storage() {
+        let map = map_of(&(0..8u32).flat_map(u32::to_le_bytes).collect::<Vec<_>>());
+        let mapped = Storage::<u32>::from_map(&map, 4..32).expect("in range");
+        for storage in [mapped, Storage::from((1..8u32).collect::<Vec<_>>())] {
+            let slice = storage.slice(1..6).slice(1..4);
+            assert_eq!(slice.as_slice(), [3, 4, 5]);
+            assert_eq!(slice.as_ptr(), storage[2..].as_ptr());
+            assert_eq!(slice.is_mapped(), storage.is_mapped());
+            assert!(slice.slice(3..3).is_empty());
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "outside the storage")]
+    fn a_slice_does_not_reach_into_its_neighbours() {
+        Storage::from(vec![1u32, 2, 3]).slice(0..2).slice(1..3);
     }
 
     #[test]
