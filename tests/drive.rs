@@ -1,6 +1,7 @@
 //! Running an engine from the first request to the last answer.
 
 use std::collections::HashMap;
+use std::num::NonZeroUsize;
 
 use kd_engine::{
     Choice, Engine, EngineOptions, Event, FinishReason, Models, Request, RequestId, Round, Speculation,
@@ -118,11 +119,20 @@ fn record(answers: &mut [Answer], index: &HashMap<RequestId, usize>, event: Even
     }
 }
 
-/// Runs the requests together in a new engine with one thread.
+/// Runs the requests together in a new engine with one thread, or one thread a rank.
 pub fn together(models: &Models, requests: impl IntoIterator<Item = Request>) -> Vec<Answer> {
-    let mut engine = Engine::new(models.clone(), Pool::single(), OPTIONS).expect("a pair that fits");
+    let mut engine = Engine::new(models.clone(), single(models), OPTIONS).expect("a pair that fits");
     let arrivals: Vec<Arrival> = requests.into_iter().map(Arrival::from).collect();
     run(&mut engine, &arrivals)
+}
+
+/// One thread, or one thread a rank.
+///
+/// # Panics
+/// If the threads cannot be started.
+pub fn single(models: &Models) -> Pool {
+    let ranks = NonZeroUsize::new(models.target.ranks()).expect("at least one rank");
+    Pool::with_ranks(NonZeroUsize::MIN, ranks).expect("threads")
 }
 
 /// Runs one request in a new engine.

@@ -10,6 +10,7 @@ pub mod layers;
 pub mod random;
 pub mod tidy;
 
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
@@ -62,12 +63,20 @@ pub fn numbers(value: &Value) -> Vec<usize> {
 /// The demo pair, loaded once.
 pub fn demo_models() -> Models {
     static MODELS: OnceLock<Models> = OnceLock::new();
-    let load = || Models {
-        target: Arc::new(Target::load(&demo("target")).expect("the demo target")),
-        drafter: Some(Arc::new(Drafter::load(&demo("drafter")).expect("the demo drafter"))),
+    MODELS.get_or_init(|| sharded_demo_models(1)).clone()
+}
+
+/// The demo pair, shared by so many ranks.
+///
+/// # Panics
+/// If they cannot share it.
+pub fn sharded_demo_models(ranks: usize) -> Models {
+    let ranks = NonZeroUsize::new(ranks).expect("at least one rank");
+    Models {
+        target: Arc::new(Target::load_sharded(&demo("target"), ranks).expect("the demo target")),
+        drafter: Some(Arc::new(Drafter::load_sharded(&demo("drafter"), ranks).expect("the demo drafter"))),
         tokenizer: Some(Tokenizer::from_dir(demo("target")).expect("the demo tokenizer")),
-    };
-    MODELS.get_or_init(load).clone()
+    }
 }
 
 /// Text from ids below 512: byte tokens, then control ids.

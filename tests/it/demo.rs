@@ -4,10 +4,9 @@ use std::sync::OnceLock;
 
 use kd_attn::{BlockSegment, Mask, PageId, PagedCache, Segment};
 use kd_ddtree::Tree;
-use kd_engine::{FinishReason, Request, Speculation};
-use kd_tensor::Pool;
+use kd_engine::{FinishReason, Models, Request, Speculation};
 use kd_tensor::safetensors::SafeTensors;
-use kd_tests::drive::{Answer, together};
+use kd_tests::drive::{Answer, single, together};
 use kd_tests::{compare, demo, demo_models, ids, json, numbers};
 use serde_json::Value;
 
@@ -24,9 +23,14 @@ fn cases() -> &'static [Value] {
 
 /// All prompts together, 128 tokens each; EOS does not end them.
 fn generate(speculation: Speculation) -> Vec<Answer> {
+    greedy_of_the_golden(&demo_models(), speculation)
+}
+
+/// The same with any models that should give the golden's tokens.
+pub(crate) fn greedy_of_the_golden(models: &Models, speculation: Speculation) -> Vec<Answer> {
     let requests =
         cases().iter().map(|case| Request { speculation, ..Request::new(ids(&case["prompt"]), 128) });
-    let answers = together(&demo_models(), requests);
+    let answers = together(models, requests);
     for (answer, case) in answers.iter().zip(cases()) {
         assert_eq!(answer.tokens(), ids(&case["greedy"]), "{speculation:?}");
         assert_eq!(answer.end, Some(Ok(FinishReason::Length)));
@@ -117,7 +121,12 @@ fn the_trace_of_every_step() {
 /// Research, row 9 of the table of faults: taps of the wrong layer cost a few per cent of acceptance and no token.
 #[test]
 fn fault_9_logits_taps_and_draft_logits() {
-    let (models, pool) = (demo_models(), Pool::single());
+    assert_logits_taps_and_draft_logits(&demo_models());
+}
+
+/// The golden's logits, taps and draft logits, on as many ranks as the models have.
+pub(crate) fn assert_logits_taps_and_draft_logits(models: &Models) {
+    let pool = single(models);
     let (target, drafter) = (&models.target, models.drafter.as_ref().expect("a drafter"));
     let file = SafeTensors::open(demo("golden/golden.safetensors")).expect("the golden");
     let floats = |name: String| file.storage::<f32>(&name).expect("floats").to_vec();

@@ -48,7 +48,7 @@ fn a_chain_gives_the_tokens_of_plain_decoding() {
 }
 
 /// Streams with their own random parameters come, go, wait for room and are dropped half-way.
-fn random_company(models: &Models, vocab: usize, streams: usize, seed: u64) {
+pub(crate) fn random_company(models: &Models, vocab: usize, streams: usize, seed: u64) {
     let mut n = Numbers(seed);
     let mut arrivals: Vec<Arrival> = (0..streams)
         .map(|_| {
@@ -63,7 +63,9 @@ fn random_company(models: &Models, vocab: usize, streams: usize, seed: u64) {
         cache_tokens: n.pick(&[3 * 64, 40 * 64]),
         prefill_chunk: n.pick(&[1, 7, 256]),
     };
-    let pool = Pool::new(n.pick(&[1, 2]).try_into().expect("threads")).expect("a pool");
+    let threads = n.pick(&[1, 2]).try_into().expect("threads");
+    let ranks = models.target.ranks().try_into().expect("ranks");
+    let pool = Pool::with_ranks(threads, ranks).expect("a pool");
     let mut engine = Engine::new(models.clone(), pool, options).expect("a pair that fits");
     for (i, (answer, arrival)) in run(&mut engine, &arrivals).iter().zip(&arrivals).enumerate() {
         let plain = plain(models, &arrival.request);

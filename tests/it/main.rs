@@ -10,4 +10,5 @@ mod layering;
 mod lossless;
 mod lossless_ends;
 mod pairs;
+mod ranks;
 mod text_goldens;

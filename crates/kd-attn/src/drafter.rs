@@ -11,6 +11,10 @@ pub struct GqaConfig {
     pub heads: usize,
     /// Key and value heads; query head `h` uses `h / (heads / kv_heads)`.
     pub kv_heads: usize,
+    /// Key and value heads of a cached token: `kv_heads`, or those of all ranks.
+    pub cached_heads: usize,
+    /// The first of them that is one of `kv_heads`.
+    pub first_cached: usize,
     /// Width of a head.
     pub head_dim: usize,
     /// A row at position `p` sees the key at `j` if `p − j < window`; `None` sees everything.
@@ -20,9 +24,14 @@ pub struct GqaConfig {
 }
 
 impl GqaConfig {
-    /// Values cached a token: keys of all kv heads, then values.
-    pub fn cache_width(&self) -> usize {
+    /// Keys and values of a row: keys of all kv heads, then values.
+    pub fn row_width(&self) -> usize {
         2 * self.kv_heads * self.head_dim
+    }
+
+    /// The same of a cached token.
+    pub fn cache_width(&self) -> usize {
+        2 * self.cached_heads * self.head_dim
     }
 
     /// Values of a row's query heads that use one kv head.
@@ -41,7 +50,7 @@ pub struct BlockSegment<'a> {
 }
 
 /// Attention of `[streams · block, heads · head_dim]` queries (normed and rotated) over `context` and the block's own
-/// `[streams · block, cache_width]` keys and values, in order of position. Returns a matrix shaped like `queries`.
+/// `[streams · block, row_width]` keys and values, in order of position. Returns a matrix shaped like `queries`.
 pub fn attend_block(
     pool: &Pool,
     config: &GqaConfig,
@@ -71,31 +80,32 @@ pub fn attend_block(
         let oldest = config.window.map_or(0, |w| (position + 1).saturating_sub(w));
         let newest = if config.causal { k } else { block - 1 };
         // W >= block is required of the configuration, so the window never cuts into the block.
-        let keys: Vec<&[f32]> = (oldest.min(segment.start)..segment.start)
-            .map(|j| context.token(layer, segment.pages, j))
-            .chain((0..=newest).map(|j| own.row(row - k + j)))
-            .collect();
+        let cached = oldest.min(segment.start)..segment.start;
+        let part = |cached_head: usize, own_head: usize| -> Vec<&[f32]> {
+            let cached = cached.clone().map(|j| (context.token(layer, segment.pages, j), cached_head));
+            let own = (0..=newest).map(|j| (own.row(row - k + j), own_head));
+            cached.chain(own).map(|(row, head)| &row[head * config.head_dim..][..config.head_dim]).collect()
+        };
+        let keys = part(config.first_cached + kv, kv);
+        let values = part(config.cached_heads + config.first_cached + kv, config.kv_heads + kv);
         let width = config.group_width();
         let queries: Vec<&[f32]> = (row..row + out.len())
             .flat_map(|row| queries.row(row)[kv * width..][..width].chunks_exact(config.head_dim))
             .collect();
-        attend_heads(config, kv, &queries, &keys, out);
+        attend_heads(config.head_dim, &queries, &keys, &values, out);
     });
     out
 }
 
 /// The query heads of one kv head, of rows that see the same keys.
-fn attend_heads(config: &GqaConfig, kv: usize, queries: &[&[f32]], keys: &[&[f32]], out: Vec<&mut [f32]>) {
-    let dim = config.head_dim;
+fn attend_heads(dim: usize, queries: &[&[f32]], keys: &[&[f32]], values: &[&[f32]], out: Vec<&mut [f32]>) {
     let scale = 1.0 / (dim as f32).sqrt();
-    let part = |start: usize| -> Vec<&[f32]> { keys.iter().map(|key| &key[start..start + dim]).collect() };
-    let (keys, values) = (part(kv * dim), part((config.kv_heads + kv) * dim));
     let mut scores = Matrix::zeros(queries.len(), keys.len());
-    multiply_rows(&RowList(&keys), 0, queries, &mut scores.iter_rows_mut().collect::<Vec<_>>());
+    multiply_rows(&RowList(keys), 0, queries, &mut scores.iter_rows_mut().collect::<Vec<_>>());
     scores.data_mut().iter_mut().for_each(|s| *s *= scale);
     let sums: Vec<f32> = scores.iter_rows_mut().map(exponentials).collect();
     let mut heads: Vec<&mut [f32]> = out.into_iter().flat_map(|out| out.chunks_exact_mut(dim)).collect();
-    mix(&scores.iter_rows().collect::<Vec<_>>(), &RowList(&values), &mut heads);
+    mix(&scores.iter_rows().collect::<Vec<_>>(), &RowList(values), &mut heads);
     for (out, sum) in heads.into_iter().zip(sums) {
         out.iter_mut().for_each(|x| *x /= sum);
     }

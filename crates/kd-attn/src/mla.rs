@@ -99,8 +99,8 @@ impl Mla {
         assert_eq!(output.cols(), heads * value, "o_proj");
         let start = |head: usize| head * (nope + value);
         Self {
-            key_up: (0..heads).map(|h| kv_b.copy_rows(start(h)..start(h) + nope)).collect(),
-            value_up: (0..heads).map(|h| kv_b.copy_rows(start(h) + nope..start(h + 1))).collect(),
+            key_up: (0..heads).map(|h| kv_b.slice_rows(start(h)..start(h) + nope)).collect(),
+            value_up: (0..heads).map(|h| kv_b.slice_rows(start(h) + nope..start(h + 1))).collect(),
             config,
             query,
             kv_a,

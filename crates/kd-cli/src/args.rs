@@ -1,10 +1,14 @@
 //! Flags and verbs. Every flag has an environment twin `KD_<FLAG>`.
 
+mod golden;
+
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::builder::BoolishValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+
+pub(crate) use golden::{Golden, GoldenArgs, GoldenText};
 
 /// Runs Kimi K2.6 with DDTree speculative decoding.
 ///
@@ -56,9 +60,25 @@ pub(crate) struct CommonArgs {
     /// Worker threads [default: one for each CPU]. Results do not depend on it.
     #[arg(long, env = "KD_THREADS", value_name = "N")]
     pub(crate) threads: Option<NonZeroUsize>,
+    #[command(flatten)]
+    pub(crate) ranks: RankArgs,
     /// Print nothing but the result.
     #[arg(long, short, env = "KD_QUIET", value_parser = BoolishValueParser::new())]
     pub(crate) quiet: bool,
+}
+
+/// How many ranks share a model.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct RankArgs {
+    /// Ranks that share the models: attention heads, expert and MLP widths, vocabulary. Each has its share of the threads.
+    #[arg(
+        long,
+        visible_alias = "tensor-parallel-size",
+        env = "KD_TP",
+        value_name = "N",
+        default_value = "1"
+    )]
+    pub(crate) tp: NonZeroUsize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -308,88 +328,4 @@ pub(crate) struct DoctorArgs {
     /// Print one JSON object.
     #[arg(long, env = "KD_JSON", value_parser = BoolishValueParser::new())]
     pub(crate) json: bool,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct GoldenArgs {
-    #[command(subcommand)]
-    pub(crate) what: Golden,
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum Golden {
-    /// A target's logits, hidden states, latents, router choices, greedy tokens and trees.
-    Model {
-        /// Checkpoint folder of the target.
-        #[arg(long, env = "KD_MODEL", value_name = "DIR")]
-        model: PathBuf,
-        #[command(flatten)]
-        files: TensorFiles,
-    },
-    /// A drafter's logits, context keys and values.
-    Drafter {
-        /// Checkpoint folder of the drafter.
-        #[arg(long, env = "KD_DRAFTER", value_name = "DIR")]
-        drafter: PathBuf,
-        #[command(flatten)]
-        files: TensorFiles,
-    },
-    /// Noise, chosen tokens and log-probabilities.
-    Sampling(CaseFiles),
-    /// Token ids, prompts and parsed answers.
-    Text {
-        #[command(subcommand)]
-        what: GoldenText,
-    },
-}
-
-#[derive(Debug, Subcommand)]
-pub(crate) enum GoldenText {
-    /// Encoding and decoding with a checkpoint's tokenizer.
-    Tokenizer {
-        /// Folder of the tokenizer's files.
-        #[arg(long, env = "KD_MODEL", value_name = "DIR")]
-        model: PathBuf,
-        #[command(flatten)]
-        files: CaseFiles,
-    },
-    /// Prompts of K2.6's native renderer.
-    Chat(AnyModel),
-    /// Answers through K2.6's parser.
-    Parser(AnyModel),
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct AnyModel {
-    /// Accepted for uniformity: renderer and parser are K2.6's own, whatever the model.
-    #[arg(long, env = "KD_MODEL", value_name = "DIR")]
-    _model: Option<PathBuf>,
-    #[command(flatten)]
-    pub(crate) files: CaseFiles,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct CaseFiles {
-    /// Cases without their expected values.
-    #[arg(long, env = "KD_CASES", value_name = "F.json")]
-    pub(crate) cases: PathBuf,
-    /// Where to write the cases with the engine's values.
-    #[arg(long, env = "KD_OUT", value_name = "F.json")]
-    pub(crate) out: PathBuf,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct TensorFiles {
-    /// Golden inputs.
-    #[arg(long, env = "KD_INPUTS", value_name = "F.safetensors")]
-    pub(crate) inputs: PathBuf,
-    /// Where to write the engine's numbers.
-    #[arg(long, env = "KD_OUT", value_name = "F.safetensors")]
-    pub(crate) out: PathBuf,
-    /// Where to run.
-    #[arg(long, env = "KD_DEVICE", value_enum, default_value_t = Device::Auto)]
-    pub(crate) device: Device,
-    /// Worker threads [default: one for each CPU].
-    #[arg(long, env = "KD_THREADS", value_name = "N")]
-    pub(crate) threads: Option<NonZeroUsize>,
 }

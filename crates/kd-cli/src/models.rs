@@ -10,7 +10,7 @@ use kd_model::{Drafter, Target};
 use kd_tensor::Pool;
 use kd_text::{Tokenizer, TokenizerError};
 
-use crate::args::{CommonArgs, TemplateArgs};
+use crate::args::{CommonArgs, RankArgs, TemplateArgs};
 use crate::conversation::Renderer;
 
 /// Models, and where the target came from.
@@ -32,9 +32,10 @@ impl Loaded {
     }
 }
 
-/// Worker threads as asked for, or one for each CPU.
-pub(crate) fn pool(threads: Option<NonZeroUsize>) -> anyhow::Result<Pool> {
-    Ok(threads.map_or_else(Pool::available, Pool::new)?)
+/// Worker threads as asked for, or one for each CPU, divided among the ranks.
+pub(crate) fn pool(threads: Option<NonZeroUsize>, ranks: RankArgs) -> anyhow::Result<Pool> {
+    let threads = threads.or_else(|| std::thread::available_parallelism().ok());
+    Ok(Pool::with_ranks(threads.unwrap_or(NonZeroUsize::MIN), ranks.tp)?)
 }
 
 /// Loads target, drafter and tokenizer.
@@ -50,13 +51,13 @@ pub(crate) fn load(args: &CommonArgs) -> anyhow::Result<Loaded> {
     let is_demo = demo.as_ref().is_some_and(|demo| same_folder(&demo.join("target"), &target_dir));
     let demo_drafter = demo.filter(|_| is_demo).map(|demo| demo.join("drafter"));
     let drafter_dir = args.drafter.clone().or(demo_drafter);
-    let target = Target::load(&target_dir)?;
+    let target = Target::load_sharded(&target_dir, args.ranks.tp)?;
     let skipped = target.skipped().tensors;
     if skipped > 0 && !args.quiet {
         say!("kd: skipped {skipped} vision tensors: text only");
     }
     let drafter = match drafter_dir {
-        Some(dir) => Some(Drafter::load(&dir)?),
+        Some(dir) => Some(Drafter::load_sharded(&dir, args.ranks.tp)?),
         None => None,
     };
     let tokenizer = match Tokenizer::from_dir(&target_dir) {
@@ -103,4 +104,10 @@ pub(crate) fn describe(models: &Models) -> String {
         Some(drafter) => format!("{target}; drafter block {}", drafter.config().block_size),
         None => format!("{target}; no drafter"),
     }
+}
+
+/// What they run on.
+pub(crate) fn describe_pool(pool: &Pool) -> String {
+    let threads = format!("{} threads", pool.threads());
+    if pool.ranks() == 1 { threads } else { format!("{threads} for {} ranks", pool.ranks()) }
 }

@@ -19,7 +19,7 @@ pub(crate) fn run(args: &TreeArgs) -> anyhow::Result<()> {
     }
     let ids = generate::prompt_ids(&args.prompt, &loaded)?;
     let request = generate::request(&args.sampling, &loaded, ids)?;
-    let pool = models::pool(args.common.threads)?;
+    let pool = models::pool(args.common.threads, args.common.ranks)?;
     let mut engine = generate::engine(loaded.models, pool, std::slice::from_ref(&request))?;
     engine.submit(request)?;
     interrupt::heed();

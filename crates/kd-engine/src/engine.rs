@@ -80,10 +80,16 @@ impl Engine {
     /// An engine without requests.
     ///
     /// # Errors
-    /// If drafter and target do not fit together, or the caches do not fit in memory.
+    /// If drafter and target do not fit together, models and pool are made for different numbers of ranks, or the caches
+    /// do not fit in memory.
     pub fn new(models: Models, pool: Pool, options: EngineOptions) -> Result<Self, EngineError> {
         if let Some(drafter) = &models.drafter {
             drafter.check_target(&models.target)?;
+        }
+        let (target, pool_ranks) = (models.target.ranks(), pool.ranks());
+        let drafter = models.drafter.as_ref().map_or(target, |drafter| drafter.ranks());
+        if target != pool_ranks || drafter != target {
+            return Err(EngineError::Ranks { target, drafter, pool: pool_ranks });
         }
         let pages = PagedCache::pages_for(options.cache_tokens);
         Ok(Self {

@@ -12,6 +12,18 @@ pub enum EngineError {
     /// Drafter and target were not made for each other.
     #[error("the drafter does not fit the target: {0}; use the drafter that was trained for this target")]
     Drafter(ConfigProblem),
+    /// Models and threads are made for different numbers of ranks.
+    #[error(
+        "the target is shared by {target} rank(s), the drafter by {drafter} and the threads by {pool}; they must agree"
+    )]
+    Ranks {
+        /// Ranks of the target.
+        target: usize,
+        /// Ranks of the drafter; those of the target where there is none.
+        drafter: usize,
+        /// Ranks of the pool.
+        pool: usize,
+    },
     /// The caches do not fit in memory.
     #[error(transparent)]
     Memory(#[from] kd_attn::CacheError),

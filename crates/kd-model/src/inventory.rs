@@ -5,6 +5,7 @@
 use kd_tensor::DType;
 
 use crate::config::{GROUP_SIZE, TargetConfig};
+use crate::share::{Dimension, Share};
 
 /// What a tensor is cut along when several ranks hold a model together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,23 +77,26 @@ impl TargetConfig {
 
     /// Why `ranks` ranks cannot share this model, or nothing.
     pub fn refuses_ranks(&self, ranks: usize) -> Vec<String> {
+        let splits =
+            [Split::Heads, Split::Vocabulary, Split::DenseWidth, Split::SharedWidth, Split::ExpertWidth];
+        let cuts = splits.map(|split| self.dimension(split).cut(Share { rank: 0, ranks }));
+        cuts.into_iter().filter_map(Result::err).map(|error| error.to_string()).collect()
+    }
+
+    /// What a split divides. Nothing has parts along no dimension, so [`Split::Whole`] is one thing.
+    pub(crate) fn dimension(&self, split: Split) -> Dimension {
         let shared = self.n_shared_experts * self.moe_intermediate_size;
-        let rules = [
-            ("num_attention_heads", self.num_attention_heads, 1),
-            ("vocab_size", self.vocab_size, 1),
-            ("intermediate_size", self.intermediate_size, 1),
-            ("width of the shared experts", shared, 1),
-            ("moe_intermediate_size", self.moe_intermediate_size, GROUP_SIZE),
-        ];
-        let broken = rules.into_iter().filter(|&(_, value, unit)| {
-            ranks.checked_mul(unit).is_none_or(|divisor| divisor == 0 || !value.is_multiple_of(divisor))
-        });
-        broken
-            .map(|(what, value, unit)| {
-                let unit = if unit == 1 { String::new() } else { format!(" in whole groups of {unit}") };
-                format!("{what} = {value} does not divide into {ranks} parts{unit}")
-            })
-            .collect()
+        match split {
+            Split::Whole => Dimension::new("the whole", 1),
+            Split::Vocabulary => Dimension::new("vocab_size", self.vocab_size),
+            Split::Heads => Dimension::new("num_attention_heads", self.num_attention_heads),
+            Split::DenseWidth => Dimension::new("intermediate_size", self.intermediate_size),
+            Split::SharedWidth => Dimension::new("width of the shared experts", shared),
+            Split::ExpertWidth => {
+                let width = Dimension::new("moe_intermediate_size", self.moe_intermediate_size);
+                Dimension { unit: GROUP_SIZE, ..width }
+            }
+        }
     }
 }
 

@@ -7,11 +7,14 @@ mod drafter;
 mod error;
 mod inventory;
 mod load;
+mod seam;
+mod share;
 mod target;
 mod trace;
 
 pub use drafter::{Draft, Drafter, Lent};
 pub use error::{ConfigError, ConfigProblem, ModelError};
 pub use inventory::{Split, TensorSpec};
+pub use share::{Part, Share, ShareError};
 pub use target::{Forward, Target};
 pub use trace::{OpCounter, Trace};

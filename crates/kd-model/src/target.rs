@@ -1,12 +1,14 @@
 //! The K2.6 target: a DeepSeek-V3 decoder with MLA and INT4 experts.
 
-use kd_attn::{CacheError, Mla, PagedCache, Rope, Segment, positions, rows};
+use kd_attn::{CacheError, Mla, PagedCache, Rope, RopeTable, Segment, positions, rows};
 use kd_moe::{Mlp, Moe, Router};
-use kd_tensor::ops::{TokenOutOfRange, add_assign, embed, rms_norm_rows};
-use kd_tensor::{Bf16Matrix, Matrix, Pool, linear};
+use kd_tensor::ops::{TokenOutOfRange, check_ids, embed_part, rms_norm_rows};
+use kd_tensor::{Bf16Matrix, Collective, CollectiveError, Matrix, Pool, linear};
 
 use crate::checkpoint::Skipped;
 use crate::config::TargetConfig;
+use crate::seam::{reduce_add, reduce_add_norm, side_by_side, succeeded};
+use crate::share::Share;
 use crate::trace::Trace;
 
 /// The feed-forward half of a layer.
@@ -16,6 +18,7 @@ pub(crate) enum FeedForward {
     Moe(Moe),
 }
 
+/// What one rank holds of a layer.
 #[derive(Debug)]
 pub(crate) struct Layer {
     pub(crate) input_norm: Vec<f32>,
@@ -24,13 +27,14 @@ pub(crate) struct Layer {
     pub(crate) feed_forward: FeedForward,
 }
 
-/// A loaded target model.
+/// A loaded target model, whole or shared by several ranks of this process.
 #[derive(Debug)]
 pub struct Target {
     pub(crate) config: TargetConfig,
     pub(crate) rope: Rope,
     pub(crate) embed: Bf16Matrix,
-    pub(crate) layers: Vec<Layer>,
+    /// The layers of each rank.
+    pub(crate) ranks: Vec<Vec<Layer>>,
     pub(crate) norm: Vec<f32>,
     pub(crate) head: Bf16Matrix,
     pub(crate) skipped: Skipped,
@@ -47,10 +51,23 @@ pub struct Forward {
     pub taps: Matrix,
 }
 
+/// What all ranks of one pass are given.
+struct Pass<'a> {
+    tokens: &'a [u32],
+    segments: &'a [Segment<'a>],
+    rope: &'a RopeTable,
+    cache: &'a PagedCache,
+}
+
 impl Target {
     /// The configuration that the model was loaded with.
     pub fn config(&self) -> &TargetConfig {
         &self.config
+    }
+
+    /// Ranks that share the model. A pool that runs it is divided among as many ([`Pool::with_ranks`]).
+    pub fn ranks(&self) -> usize {
+        self.ranks.len()
     }
 
     /// The rotary embedding of the rotated query and key parts.
@@ -65,7 +82,7 @@ impl Target {
 
     /// The router of a layer; `None` for a dense one.
     pub fn router(&self, layer: usize) -> Option<&Router> {
-        match &self.layers.get(layer)?.feed_forward {
+        match &self.ranks.first()?.get(layer)?.feed_forward {
             FeedForward::Moe(moe) => Some(&moe.router),
             FeedForward::Dense(_) => None,
         }
@@ -94,7 +111,7 @@ impl Target {
     /// # Errors
     /// [`CacheError`] if they do not fit in memory.
     pub fn try_new_cache(&self, pages: usize) -> Result<PagedCache, CacheError> {
-        PagedCache::try_new(self.layers.len(), pages, self.config.cache_width())
+        PagedCache::try_new(self.config.num_hidden_layers, pages, self.config.cache_width())
     }
 
     /// Runs `tokens` through all layers in one pass: the rows of the first segment, then those of the next.
@@ -106,7 +123,7 @@ impl Target {
     /// A token id outside the vocabulary.
     ///
     /// # Panics
-    /// If there are not as many tokens as rows, or a tap is not a layer.
+    /// If there are not as many tokens as rows, a tap is not a layer, or the pool is divided among other ranks.
     pub fn forward(
         &self,
         pool: &Pool,
@@ -117,20 +134,44 @@ impl Target {
         trace: &mut dyn Trace,
     ) -> Result<Forward, TokenOutOfRange> {
         assert_eq!(tokens.len(), rows(segments), "one token a row");
+        assert!(taps.iter().all(|&tap| tap < self.config.num_hidden_layers), "taps outside the model");
+        check_ids(tokens, self.config.vocab_size)?;
+        let pass = Pass { tokens, segments, rope: &self.rope.table(positions(segments)), cache };
+        let mut watchers = Some((taps, trace)).into_iter();
+        let items = self.ranks.iter().map(|layers| (layers.as_slice(), watchers.next())).collect();
+        let results = pool.each_rank(items, |group, pool, (layers, watcher)| {
+            let mut nobody = ();
+            let (taps, trace): (_, &mut dyn Trace) = watcher.unwrap_or((&[], &mut nobody));
+            self.pass(group, pool, layers, &pass, taps, trace)
+        });
+        Ok(succeeded(results).swap_remove(0))
+    }
+
+    /// One rank's part of a pass. All ranks compute the same residuals and latents; the first is asked for them.
+    fn pass(
+        &self,
+        group: &dyn Collective,
+        pool: &Pool,
+        layers: &[Layer],
+        pass: &Pass<'_>,
+        taps: &[usize],
+        trace: &mut dyn Trace,
+    ) -> Result<Forward, CollectiveError> {
+        let Pass { tokens, segments, rope, cache } = *pass;
         let eps = self.config.rms_norm_eps as f32;
         let width = self.config.hidden_size;
-        let rope = self.rope.table(positions(segments));
-        let mut hidden = embed(&self.embed, tokens)?;
-        let mut latents = Vec::with_capacity(self.layers.len());
+        let span = Share::of(group).span(self.embed.rows());
+        let mut hidden =
+            group.all_reduce(embed_part(&self.embed.slice_rows(span.clone()), span.start, tokens))?;
+        let mut latents = Vec::with_capacity(layers.len());
         let mut tapped = Matrix::zeros(tokens.len(), taps.len() * width);
         trace.hidden(0, &hidden);
-        for (i, layer) in self.layers.iter().enumerate() {
-            let x = rms_norm_rows(&hidden, &layer.input_norm, eps);
-            let (latent, attention) = layer.attention.forward(pool, x.view(), &rope, segments, cache, i);
+        let mut x = rms_norm_rows(&hidden, &layers[0].input_norm, eps);
+        for (i, layer) in layers.iter().enumerate() {
+            let (latent, attention) = layer.attention.forward(pool, x.view(), rope, segments, cache, i);
             trace.attention(i, tokens.len());
             latents.push(latent);
-            add_assign(&mut hidden, &attention);
-            let x = rms_norm_rows(&hidden, &layer.post_norm, eps);
+            x = reduce_add_norm(group, attention, &mut hidden, &layer.post_norm, eps)?;
             let out = match &layer.feed_forward {
                 FeedForward::Dense(mlp) => mlp.forward(pool, x.view()),
                 FeedForward::Moe(moe) => {
@@ -139,7 +180,10 @@ impl Target {
                     out
                 }
             };
-            add_assign(&mut hidden, &out);
+            match layers.get(i + 1) {
+                Some(next) => x = reduce_add_norm(group, out, &mut hidden, &next.input_norm, eps)?,
+                None => reduce_add(group, out, &mut hidden)?,
+            }
             trace.hidden(i + 1, &hidden);
             for (slot, _) in taps.iter().enumerate().filter(|&(_, &tap)| tap == i) {
                 for (to, from) in tapped.iter_rows_mut().zip(hidden.iter_rows()) {
@@ -147,7 +191,6 @@ impl Target {
                 }
             }
         }
-        assert!(taps.iter().all(|&tap| tap < self.layers.len()), "taps outside the model");
         Ok(Forward { hidden, latents, taps: tapped })
     }
 
@@ -157,7 +200,15 @@ impl Target {
     }
 
     /// Logits `[rows, vocab]` of residuals `[rows, hidden]`.
+    ///
+    /// # Panics
+    /// If the pool is divided among other ranks.
     pub fn logits(&self, pool: &Pool, hidden: &Matrix) -> Matrix {
-        linear(pool, self.final_norm(hidden).view(), &self.head)
+        let x = self.final_norm(hidden);
+        let parts = pool.each_rank(vec![(); self.ranks.len()], |group, pool, ()| {
+            let span = Share::of(group).span(self.head.rows());
+            linear(pool, x.view(), &self.head.slice_rows(span))
+        });
+        side_by_side(parts)
     }
 }

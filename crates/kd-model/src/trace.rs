@@ -5,8 +5,8 @@ use kd_tensor::Matrix;
 
 /// Watches a forward pass of the target. Every method does nothing by default.
 ///
-/// Goldens are written through it, and tests count through it what a pass really did.
-pub trait Trace {
+/// Goldens are written through it, and tests count through it what a pass really did. Of several ranks it sees the first.
+pub trait Trace: Send {
     /// The residual stream `[rows, hidden]`: depth 0 is the embedding, depth `i + 1` the output of layer `i`.
     fn hidden(&mut self, depth: usize, hidden: &Matrix) {
         let _ = (depth, hidden);

@@ -4,10 +4,12 @@
 //! one bf16 scale for 32 codes: `w[o][c] = (code − 8) · scale[o][c / 32]`. The product is exact in f32: a code has
 //! 4 significant bits and a scale 8.
 
+use std::ops::Range;
+
 use half::bf16;
 
 use crate::WeightRows;
-use crate::matrix::ShapeError;
+use crate::matrix::{ShapeError, extent};
 use crate::simd::Int4Row;
 use crate::storage::Storage;
 
@@ -16,11 +18,13 @@ pub const GROUP: usize = 32;
 /// Codes in one word.
 pub const CODES_PER_WORD: usize = 8;
 
-/// A `[rows, cols]` INT4 weight: words `[rows, cols / 8]` and scales `[rows, cols / 32]`.
+/// A `[rows, cols]` INT4 weight, words `[rows, cols / 8]` and scales `[rows, cols / 32]`, or some rows or groups of one.
 #[derive(Debug, Clone)]
 pub struct Int4Matrix {
     rows: usize,
     cols: usize,
+    /// Columns from one row to the next, as they are stored.
+    stride: usize,
     words: Storage<i32>,
     scales: Storage<bf16>,
 }
@@ -43,7 +47,41 @@ impl Int4Matrix {
         }
         ShapeError::check("int4 words", rows, cols, cols / CODES_PER_WORD, words.as_slice().len())?;
         ShapeError::check("int4 scales", rows, cols, cols / GROUP, scales.as_slice().len())?;
-        Ok(Self { rows, cols, words, scales })
+        Ok(Self { rows, cols, stride: cols, words, scales })
+    }
+
+    /// Rows `range` as a matrix of their own, in the same memory.
+    ///
+    /// # Panics
+    /// If the range reaches beyond the rows.
+    pub fn slice_rows(&self, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.rows, "rows outside the matrix");
+        let words = extent(&range, self.stride / CODES_PER_WORD, self.cols / CODES_PER_WORD);
+        let scales = extent(&range, self.stride / GROUP, self.cols / GROUP);
+        let (words, scales) = (self.words.slice(words), self.scales.slice(scales));
+        Self { rows: range.len(), words, scales, ..*self }
+    }
+
+    /// Columns `range` as a matrix of their own, in the same memory: their words together with their scales.
+    ///
+    /// # Panics
+    /// If the range cuts a group, or reaches beyond the columns.
+    pub fn slice_columns(&self, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.cols, "columns outside the matrix");
+        let whole = range.start.is_multiple_of(GROUP) && range.end.is_multiple_of(GROUP);
+        assert!(whole, "columns {range:?} cut a group of {GROUP}");
+        let part = |unit: usize| {
+            let end = extent(&(0..self.rows), self.stride / unit, range.end / unit).end;
+            (range.start / unit).min(end)..end
+        };
+        let (words, scales) = (self.words.slice(part(CODES_PER_WORD)), self.scales.slice(part(GROUP)));
+        Self { cols: range.len(), words, scales, ..*self }
+    }
+
+    /// The scales of row `row`, one for each [`GROUP`] of its columns.
+    #[inline(always)]
+    pub fn scales(&self, row: usize) -> &[bf16] {
+        &self.scales.as_slice()[row * (self.stride / GROUP)..][..self.cols / GROUP]
     }
 }
 
@@ -60,11 +98,9 @@ impl WeightRows for Int4Matrix {
 
     #[inline(always)]
     fn row(&self, row: usize) -> Int4Row<'_> {
-        let (words, groups) = (self.cols / CODES_PER_WORD, self.cols / GROUP);
-        Int4Row::new(
-            &self.words.as_slice()[row * words..][..words],
-            &self.scales.as_slice()[row * groups..][..groups],
-        )
+        let start = row * (self.stride / CODES_PER_WORD);
+        let words = &self.words.as_slice()[start..][..self.cols / CODES_PER_WORD];
+        Int4Row::new(words, self.scales(row))
     }
 }
 
@@ -107,6 +143,43 @@ mod tests {
                 assert_eq!(value, (row * 3 + c / 32 + 1) as f32);
             }
         }
+    }
+
+    /// Faults marlin.md §5 rows 10 and 26: a part of the input columns with the scales of another part, or with none.
+    #[test]
+    fn a_slice_of_columns_takes_its_own_scales_along() {
+        let (rows, cols) = (3, 128);
+        let words: Vec<i32> =
+            (0..rows * cols / 8).map(|i| (i as u32).wrapping_mul(2_654_435_761) as i32).collect();
+        let scales: Vec<bf16> = (1..=rows * cols / 32).map(|s| bf16::from_f32(s as f32)).collect();
+        let whole = Int4Matrix::new(rows, cols, words, scales).unwrap();
+        for ranks in [2, 4] {
+            let width = cols / ranks;
+            for (rank, columns) in (0..ranks).map(|rank| (rank, rank * width..(rank + 1) * width)) {
+                let part = whole.slice_columns(columns.clone());
+                assert_eq!((part.rows(), part.cols()), (rows, width));
+                for row in 0..rows {
+                    assert_eq!(
+                        decode(&part, row),
+                        decode(&whole, row)[columns.clone()],
+                        "rank {rank} of {ranks}"
+                    );
+                }
+            }
+        }
+        let part = whole.slice_rows(1..3).slice_columns(32..96);
+        let other = whole.slice_columns(32..96).slice_rows(1..3);
+        for row in 0..2 {
+            assert_eq!(decode(&part, row), decode(&whole, row + 1)[32..96]);
+            assert_eq!(decode(&other, row), decode(&part, row));
+        }
+        assert_eq!(whole.slice_columns(128..128).cols(), 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "cut a group of 32")]
+    fn a_slice_of_columns_never_cuts_a_group() {
+        Int4Matrix::new(1, 64, vec![0; 8], vec![bf16::ONE; 2]).unwrap().slice_columns(0..48);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Row-major matrices: f32 activations that the engine writes, and bf16 weights that it only reads.
 
+use std::borrow::Borrow;
 use std::ops::Range;
 use std::slice::{ChunksExact, ChunksExactMut};
 
@@ -128,6 +129,24 @@ impl Matrix {
         crate::linear::column_blocks(self, columns, width)
     }
 
+    /// The columns of all parts side by side.
+    ///
+    /// # Panics
+    /// If the parts have different numbers of rows, or there are none.
+    pub fn beside(parts: &[impl Borrow<Self>]) -> Self {
+        let parts: Vec<&Self> = parts.iter().map(Borrow::borrow).collect();
+        let mut all = Self::zeros(parts[0].rows, parts.iter().map(|part| part.cols).sum());
+        let mut start = 0;
+        for part in parts {
+            assert_eq!(part.rows, all.rows, "parts of equally many rows");
+            for (all, part) in all.iter_rows_mut().zip(part.iter_rows()) {
+                all[start..start + part.len()].copy_from_slice(part);
+            }
+            start += part.cols;
+        }
+        all
+    }
+
     /// A new matrix of the named rows, in that order.
     pub fn gather(&self, rows: impl ExactSizeIterator<Item = usize>) -> Self {
         let mut out = Self::zeros(rows.len(), self.cols);
@@ -166,11 +185,14 @@ impl<'a> View<'a> {
     }
 }
 
-/// A row-major `[rows, cols]` bf16 weight, owned or mapped from a checkpoint.
+/// A row-major `[rows, cols]` bf16 weight, owned or mapped from a checkpoint, or some rows or columns of one.
 #[derive(Debug, Clone)]
 pub struct Bf16Matrix {
     rows: usize,
     cols: usize,
+    /// Elements from one row to the next.
+    stride: usize,
+    /// From the first element to the last.
     data: Storage<bf16>,
 }
 
@@ -179,7 +201,7 @@ impl Bf16Matrix {
     pub fn new(rows: usize, cols: usize, data: impl Into<Storage<bf16>>) -> Result<Self, ShapeError> {
         let data = data.into();
         ShapeError::check("bf16 matrix", rows, cols, cols, data.as_slice().len())?;
-        Ok(Self { rows, cols, data })
+        Ok(Self { rows, cols, stride: cols, data })
     }
 
     /// Number of rows (output features).
@@ -197,12 +219,58 @@ impl Bf16Matrix {
     /// Row `i`.
     #[inline]
     pub fn row(&self, i: usize) -> &[bf16] {
-        &self.data.as_slice()[i * self.cols..][..self.cols]
+        &self.data.as_slice()[i * self.stride..][..self.cols]
     }
 
-    /// Rows `range` as a matrix of their own, copied.
-    pub fn copy_rows(&self, range: Range<usize>) -> Self {
-        let data = self.data.as_slice()[range.start * self.cols..range.end * self.cols].to_vec();
-        Self { rows: range.len(), cols: self.cols, data: data.into() }
+    /// Rows `range` as a matrix of their own, in the same memory.
+    ///
+    /// # Panics
+    /// If the range reaches beyond the rows.
+    pub fn slice_rows(&self, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.rows, "rows outside the matrix");
+        let data = self.data.slice(extent(&range, self.stride, self.cols));
+        Self { rows: range.len(), data, ..*self }
+    }
+
+    /// Columns `range` as a matrix of their own, in the same memory.
+    ///
+    /// # Panics
+    /// If the range reaches beyond the columns.
+    pub fn slice_columns(&self, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.cols, "columns outside the matrix");
+        let end = extent(&(0..self.rows), self.stride, range.end).end;
+        let data = self.data.slice(range.start.min(end)..end);
+        Self { cols: range.len(), data, ..*self }
+    }
+}
+
+/// Elements from the first to the last of `rows` rows of `cols` elements that begin `stride` elements apart.
+pub(crate) fn extent(rows: &Range<usize>, stride: usize, cols: usize) -> Range<usize> {
+    match rows.len() {
+        0 => 0..0,
+        _ => rows.start * stride..(rows.end - 1) * stride + cols,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rows of rows, columns of columns, and both in either order are the elements of the whole.
+    #[test]
+    fn slices_of_slices_hold_the_elements_of_the_whole() {
+        let (rows, cols) = (5, 7);
+        let values: Vec<bf16> = (0..rows * cols).map(|i| bf16::from_f32(i as f32)).collect();
+        let whole = Bf16Matrix::new(rows, cols, values).unwrap();
+        let part = whole.slice_rows(1..5).slice_columns(2..7);
+        let other = whole.slice_columns(1..7).slice_columns(1..6).slice_rows(1..5);
+        for (i, row) in (1..5).enumerate() {
+            assert_eq!(part.row(i), &whole.row(row)[2..7]);
+            assert_eq!(other.row(i), part.row(i));
+        }
+        assert_eq!((part.rows(), part.cols()), (4, 5));
+        assert_eq!(whole.slice_rows(5..5).rows(), 0);
+        assert_eq!(whole.slice_rows(2..2).slice_columns(3..7).cols(), 4);
+        assert_eq!(whole.slice_columns(7..7).row(4), [bf16::ZERO; 0]);
     }
 }

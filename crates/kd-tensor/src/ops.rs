@@ -17,16 +17,25 @@ pub struct TokenOutOfRange {
 
 /// Gathers rows `ids` of `table` `[vocab, hidden]` as f32 `[ids, hidden]`.
 pub fn embed(table: &Bf16Matrix, ids: &[u32]) -> Result<Matrix, TokenOutOfRange> {
-    let mut out = Matrix::zeros(ids.len(), table.cols());
+    check_ids(ids, table.rows())?;
+    Ok(embed_part(table, 0, ids))
+}
+
+/// Checks that all ids lie in a vocabulary of `vocab`.
+pub fn check_ids(ids: &[u32], vocab: usize) -> Result<(), TokenOutOfRange> {
+    let outside = ids.iter().find(|&&id| id as usize >= vocab);
+    outside.map_or(Ok(()), |&id| Err(TokenOutOfRange { id, vocab }))
+}
+
+/// As [`embed`] with the rows of ids `first`, `first + 1`, … alone; other ids give zeros. Over parts that make up a
+/// vocabulary, the sum is what the whole table gives.
+pub fn embed_part(part: &Bf16Matrix, first: usize, ids: &[u32]) -> Matrix {
+    let mut out = Matrix::zeros(ids.len(), part.cols());
     for (row, &id) in out.iter_rows_mut().zip(ids) {
-        if id as usize >= table.rows() {
-            return Err(TokenOutOfRange { id, vocab: table.rows() });
-        }
-        for (out, w) in row.iter_mut().zip(table.row(id as usize)) {
-            *out = w.to_f32();
-        }
+        let Some(id) = (id as usize).checked_sub(first).filter(|&id| id < part.rows()) else { continue };
+        row.iter_mut().zip(part.row(id)).for_each(|(out, w)| *out = w.to_f32());
     }
-    Ok(out)
+    out
 }
 
 /// `out = x / sqrt(mean(x²) + eps) · gain` for one row; all three have the same length.

@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
+use crate::ranks::Division;
+
 /// Most workers of a pool: more than any machine has CPUs, and few enough to be started.
 const MAX_THREADS: usize = 4096;
 /// How long an idle worker watches for work before it sleeps.
@@ -36,6 +38,8 @@ pub struct Pool {
     workers: Vec<JoinHandle<()>>,
     /// Held by the region that uses the workers.
     turn: Mutex<()>,
+    /// What the ranks run on, if there are several.
+    pub(crate) division: Option<Box<Division>>,
 }
 
 /// What a region runs on every thread that joins it.
@@ -64,7 +68,7 @@ impl std::fmt::Debug for Shared {
 }
 
 /// Nothing that these locks guard is ever left half changed.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -158,7 +162,7 @@ impl Pool {
             wake: Condvar::new(),
             sleepers: AtomicUsize::new(0),
         };
-        Self { shared: Arc::new(shared), workers: Vec::new(), turn: Mutex::new(()) }
+        Self { shared: Arc::new(shared), workers: Vec::new(), turn: Mutex::new(()), division: None }
     }
 
     /// One thread for each CPU that this process may use.
@@ -178,6 +182,20 @@ impl Pool {
         }
         // A region inside a region, or of another thread, does its own work.
         let Ok(turn) = self.turn.try_lock() else { return items.into_iter().for_each(work) };
+        self.share_out(turn, items, work);
+    }
+
+    /// Calls `work` once for every item and every item on a thread of its own, so that they may wait for each other. Waits
+    /// for its turn if another thread uses the pool.
+    ///
+    /// # Panics
+    /// If there are more items than threads. A panic in `work` is passed on.
+    pub(crate) fn all_at_once<T: Send>(&self, items: Vec<T>, work: impl Fn(T) + Send + Sync) {
+        assert!(items.len() <= self.threads(), "{} items for {} threads", items.len(), self.threads());
+        self.share_out(lock(&self.turn), items, work);
+    }
+
+    fn share_out<T: Send>(&self, turn: MutexGuard<'_, ()>, items: Vec<T>, work: impl Fn(T) + Send + Sync) {
         let items = Mutex::new(items.into_iter());
         let panic: Mutex<Option<Box<dyn Any + Send>>> = Mutex::new(None);
         self.region(&|| {

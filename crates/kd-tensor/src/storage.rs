@@ -3,9 +3,9 @@
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::marker::PhantomData;
 use std::ops::{Deref, Range};
 use std::path::Path;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use memmap2::Mmap;
@@ -50,19 +50,51 @@ impl FileMap {
 
 /// A flat run of `T` that is either owned or a window of a memory-mapped file.
 ///
-/// Cloning shares the memory. A window keeps its file mapped.
+/// Cloning and slicing share the memory. A window keeps its file mapped.
 pub struct Storage<T> {
-    repr: Repr<T>,
+    /// `len` elements, which `owner` keeps where they are and as they are. Kept beside it because kernels ask row by row.
+    start: NonNull<T>,
+    len: usize,
+    owner: Owner<T>,
 }
 
-enum Repr<T> {
-    Owned(Arc<Vec<T>>),
-    /// `bytes` is in range, aligned for `T` and a whole number of elements: checked in [`Storage::from_map`].
-    Mapped {
-        map: FileMap,
-        bytes: Range<usize>,
-        element: PhantomData<T>,
-    },
+enum Owner<T> {
+    Values(Arc<Vec<T>>),
+    Map(FileMap),
+}
+
+// SAFETY: `start` is a shared reference to elements of `owner`, and both kinds of owner may be sent and shared if `T` may.
+unsafe impl<T: Send + Sync> Send for Storage<T> {}
+// SAFETY: as above; nothing is ever written through `start`.
+unsafe impl<T: Send + Sync> Sync for Storage<T> {}
+
+impl<T> Storage<T> {
+    /// `elements` must lie in memory that `owner` keeps.
+    fn new(elements: &[T], owner: Owner<T>) -> Self {
+        Self { start: NonNull::from(elements).cast(), len: elements.len(), owner }
+    }
+
+    /// The elements.
+    #[inline(always)]
+    pub fn as_slice(&self) -> &[T] {
+        // SAFETY: `new` was given these elements as a slice of what `owner` holds. A map is never written or moved, nor is
+        // a vector behind an `Arc` that is lent to nobody; and `owner` lives as long as `self`.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+
+    /// Some of the elements, without copying them: the memory is shared.
+    ///
+    /// # Panics
+    /// If the range reaches beyond the elements.
+    pub fn slice(&self, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.len, "a slice outside the storage");
+        Self::new(&self.as_slice()[range], self.owner.clone())
+    }
+
+    /// Whether the elements are read from the file in place, so that they cost page cache and no memory of their own.
+    pub fn is_mapped(&self) -> bool {
+        matches!(self.owner, Owner::Map(_))
+    }
 }
 
 impl<T: Element> Storage<T> {
@@ -70,50 +102,38 @@ impl<T: Element> Storage<T> {
     ///
     /// `None` when the range lies outside the file or is no whole number of elements.
     pub(crate) fn from_map(map: &FileMap, bytes: Range<usize>) -> Option<Self> {
-        let window = map.bytes().get(bytes.clone())?;
+        let window = map.bytes().get(bytes)?;
         if !window.len().is_multiple_of(size_of::<T>()) {
             return None;
         }
-        let repr = if bytemuck::try_cast_slice::<u8, T>(window).is_ok() {
-            Repr::Mapped { map: map.clone(), bytes, element: PhantomData }
-        } else {
-            let mut values = vec![T::zeroed(); window.len() / size_of::<T>()];
-            bytemuck::cast_slice_mut(&mut values).copy_from_slice(window);
-            Repr::Owned(Arc::new(values))
-        };
-        Some(Self { repr })
-    }
-
-    /// The elements.
-    #[inline]
-    pub fn as_slice(&self) -> &[T] {
-        match &self.repr {
-            Repr::Owned(values) => values,
-            Repr::Mapped { map, bytes, .. } => bytemuck::cast_slice(&map.bytes()[bytes.clone()]),
+        if let Ok(elements) = bytemuck::try_cast_slice(window) {
+            return Some(Self::new(elements, Owner::Map(map.clone())));
         }
-    }
-
-    /// Whether the elements are read from the file in place, so that they cost page cache and no memory of their own.
-    pub fn is_mapped(&self) -> bool {
-        matches!(self.repr, Repr::Mapped { .. })
+        let mut values = vec![T::zeroed(); window.len() / size_of::<T>()];
+        bytemuck::cast_slice_mut(&mut values).copy_from_slice(window);
+        Some(values.into())
     }
 }
 
 impl<T> From<Vec<T>> for Storage<T> {
     fn from(values: Vec<T>) -> Self {
-        Self { repr: Repr::Owned(Arc::new(values)) }
+        let values = Arc::new(values);
+        Self::new(&values, Owner::Values(Arc::clone(&values)))
+    }
+}
+
+impl<T> Clone for Owner<T> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Values(values) => Self::Values(Arc::clone(values)),
+            Self::Map(map) => Self::Map(map.clone()),
+        }
     }
 }
 
 impl<T> Clone for Storage<T> {
     fn clone(&self) -> Self {
-        let repr = match &self.repr {
-            Repr::Owned(values) => Repr::Owned(Arc::clone(values)),
-            Repr::Mapped { map, bytes, element } => {
-                Repr::Mapped { map: map.clone(), bytes: bytes.clone(), element: *element }
-            }
-        };
-        Self { repr }
+        Self { start: self.start, len: self.len, owner: self.owner.clone() }
     }
 }
 
@@ -165,6 +185,25 @@ mod tests {
         assert!(Storage::<u32>::from_map(&map, 8..20).is_none());
         assert!(Storage::<u32>::from_map(&map, 0..6).is_none());
         assert_eq!(Storage::<u32>::from_map(&map, 16..16).expect("empty window").len(), 0);
+    }
+
+    #[test]
+    fn a_slice_shares_the_memory_of_its_storage() {
+        let map = map_of(&(0..8u32).flat_map(u32::to_le_bytes).collect::<Vec<_>>());
+        let mapped = Storage::<u32>::from_map(&map, 4..32).expect("in range");
+        for storage in [mapped, Storage::from((1..8u32).collect::<Vec<_>>())] {
+            let slice = storage.slice(1..6).slice(1..4);
+            assert_eq!(slice.as_slice(), [3, 4, 5]);
+            assert_eq!(slice.as_ptr(), storage[2..].as_ptr());
+            assert_eq!(slice.is_mapped(), storage.is_mapped());
+            assert!(slice.slice(3..3).is_empty());
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "outside the storage")]
+    fn a_slice_does_not_reach_into_its_neighbours() {
+        Storage::from(vec![1u32, 2, 3]).slice(0..2).slice(1..3);
     }
 
     #[test]

@@ -23,9 +23,9 @@ pub(crate) fn run(args: &ChatArgs) -> anyhow::Result<()> {
     let renderer = loaded.renderer(&args.template)?;
     let (conversation, options) = opening(args)?;
     let request = crate::generate::request(&args.sampling, &loaded, Vec::new())?;
-    let pool = models::pool(args.common.threads)?;
+    let pool = models::pool(args.common.threads, args.common.ranks)?;
     if !args.common.quiet {
-        say!("kd: {} on the CPU with {} threads", models::describe(&loaded.models), pool.threads());
+        say!("kd: {} on the CPU with {}", models::describe(&loaded.models), models::describe_pool(&pool));
         say!("kd: {}; {HELP}", renderer.describe());
     }
     let context = loaded.models.target.config().max_position_embeddings;

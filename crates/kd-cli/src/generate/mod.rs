@@ -21,9 +21,9 @@ const SAMPLE_PROMPT: &str = "// itoa/src/lib.rs\n/// Writes an integer";
 pub(crate) fn run(args: &GenerateArgs) -> anyhow::Result<()> {
     let loaded = models::load(&args.common)?;
     let requests = prompts::prepare(args, &loaded)?;
-    let pool = models::pool(args.common.threads)?;
+    let pool = models::pool(args.common.threads, args.common.ranks)?;
     if !args.common.quiet {
-        say!("kd: {} on the CPU with {} threads", models::describe(&loaded.models), pool.threads());
+        say!("kd: {} on the CPU with {}", models::describe(&loaded.models), models::describe_pool(&pool));
     }
     let mut engine = engine(loaded.models, pool, &requests)?;
     interrupt::heed();

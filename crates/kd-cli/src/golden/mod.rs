@@ -18,11 +18,13 @@ pub(crate) fn run(args: &GoldenArgs) -> anyhow::Result<()> {
     match &args.what {
         Golden::Model { model, files } => {
             let inputs = SafeTensors::open(&files.inputs)?;
-            model::run(&models::pool(files.threads)?, &Target::load(model)?, &inputs, &files.out)
+            let target = Target::load_sharded(model, files.ranks.tp)?;
+            model::run(&models::pool(files.threads, files.ranks)?, &target, &inputs, &files.out)
         }
         Golden::Drafter { drafter, files } => {
             let inputs = SafeTensors::open(&files.inputs)?;
-            drafter::run(&models::pool(files.threads)?, &Drafter::load(drafter)?, &inputs, &files.out)
+            let drafter = Drafter::load_sharded(drafter, files.ranks.tp)?;
+            drafter::run(&models::pool(files.threads, files.ranks)?, &drafter, &inputs, &files.out)
         }
         Golden::Sampling(files) => sampling::run(&files.cases, &files.out),
         Golden::Text { what: GoldenText::Tokenizer { model, files } } => {

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use kd_tensor::dtype::DType;
 use kd_tensor::safetensors::SafeTensorsError;
 
+use crate::share::ShareError;
+
 /// Why a checkpoint cannot be loaded. Every message names the file, the tensor, what was found and what was expected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -122,6 +124,16 @@ pub enum CheckpointError {
         module: String,
         /// Its input columns.
         columns: usize,
+    },
+    /// A tensor that so many ranks cannot share.
+    #[error("{}: tensor `{tensor}` cannot be shared: {problem}; ask for other ranks (--tp)", dir.display())]
+    Share {
+        /// The checkpoint.
+        dir: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// The dimension and its value.
+        problem: ShareError,
     },
     /// Tensors that the model has no place for: it would run without weights that its maker trained.
     #[error("{}: {count} tensor(s) that this model has no place for: {listed}", dir.display())]

@@ -2,43 +2,54 @@
 
 use half::bf16;
 use kd_tensor::storage::Storage;
+use kd_tensor::{Int4Matrix, WeightRows, int4};
 
 use super::{Checkpoint, CheckpointError};
 use crate::config::GROUP_SIZE;
-
-/// Four-bit values in one I32 word.
-const PER_WORD: usize = 8;
-
-/// One INT4 matrix `[out, in]` as it is stored.
-#[derive(Clone, Debug)]
-pub struct Int4Tensor {
-    /// Output rows.
-    pub out: usize,
-    /// Input columns; a multiple of 32.
-    pub columns: usize,
-    /// `[out, in / 8]`: nibble `i` (bits `4i..4i+3`) of word `j` is column `8j + i`, stored with an offset of 8.
-    pub packed: Storage<i32>,
-    /// `[out, in / 32]`, all finite: `w[o][c] = (nibble - 8) * scale[o][c / 32]`.
-    pub scales: Storage<bf16>,
-}
+use crate::share::Part;
 
 impl Checkpoint {
-    /// Takes `module.weight_packed`, `.weight_scale` and `.weight_shape` (I32 or I64) of an `[out, columns]` matrix.
+    /// Takes `module.weight_packed`, `.weight_scale` and `.weight_shape` (I32 or I64) of an `[out, columns]` matrix, and
+    /// returns a part of it: words `[out, columns / 8]` together with scales `[out, columns / 32]`, all finite.
     ///
     /// # Errors
     /// [`CheckpointError::Unquantized`] if only a plain `module.weight` is there; [`CheckpointError::Value`] if
-    /// `weight_shape` is another shape or a scale is not finite; those of [`Checkpoint::take`].
-    pub fn take_int4(&self, module: &str, out: usize, columns: usize) -> Result<Int4Tensor, CheckpointError> {
+    /// `weight_shape` is another shape or a scale of the part is not finite; those of [`Checkpoint::take`].
+    ///
+    /// # Panics
+    /// If the part lies outside the matrix, or cuts a group.
+    pub fn take_int4(
+        &self,
+        module: &str,
+        [out, columns]: [usize; 2],
+        part: &Part,
+    ) -> Result<Int4Matrix, CheckpointError> {
         if !columns.is_multiple_of(GROUP_SIZE) {
             return Err(CheckpointError::GroupWidth { module: module.to_owned(), columns });
         }
         self.refuse_unquantized(module)?;
         self.check_weight_shape(&format!("{module}.weight_shape"), [out, columns])?;
-        let packed = self.take(&format!("{module}.weight_packed"), &[out, columns / PER_WORD])?;
+        let words: Storage<i32> =
+            self.take(&format!("{module}.weight_packed"), &[out, columns / int4::CODES_PER_WORD])?;
         let scale_name = format!("{module}.weight_scale");
-        let scales: Storage<bf16> = self.take(&scale_name, &[out, columns / GROUP_SIZE])?;
-        self.require_finite(&scale_name, scales.iter().map(|scale| scale.to_f32()))?;
-        Ok(Int4Tensor { out, columns, packed, scales })
+        let groups = columns / GROUP_SIZE;
+        let scales: Storage<bf16> = self.take(&scale_name, &[out, groups])?;
+        let whole = Int4Matrix::new(out, columns, words, scales);
+        let whole = whole.expect("taken tensors have the shapes that were asked for");
+        let (part, first_row, first_group) = match part {
+            Part::Whole => (whole, 0, 0),
+            Part::Rows(rows) => (whole.slice_rows(rows.clone()), rows.start, 0),
+            Part::Columns(columns) => (whole.slice_columns(columns.clone()), 0, columns.start / GROUP_SIZE),
+        };
+        for row in 0..part.rows() {
+            let scales = part.scales(row);
+            if let Some(group) = scales.iter().position(|scale| !scale.is_finite()) {
+                let index = (first_row + row) * groups + first_group + group;
+                let found = scales[group].to_string();
+                return Err(self.bad_value(&scale_name, index, found, "a finite number"));
+            }
+        }
+        Ok(part)
     }
 
     fn refuse_unquantized(&self, module: &str) -> Result<(), CheckpointError> {

@@ -15,7 +15,6 @@ use kd_tensor::storage::Storage;
 
 pub use self::drafter::DrafterVocabulary;
 pub use self::error::CheckpointError;
-pub use self::int4::Int4Tensor;
 
 /// Prefixes of the tensors that belong to the vision half of K2.5 and K2.6, which a text engine has no use for.
 pub const VISION_PREFIXES: &[&str] = &["vision_tower.", "mm_projector."];

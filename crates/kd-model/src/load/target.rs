@@ -1,15 +1,18 @@
 //! Loading the target.
 
+use std::num::NonZeroUsize;
 use std::path::Path;
 
 use kd_attn::{Mla, MlaConfig, QueryProjection};
 use kd_moe::{Expert, Experts, Mlp, Moe, Router, RouterConfig};
-use kd_tensor::{Int4Matrix, Storage};
+use kd_tensor::Storage;
 
-use super::{gains, matrix};
+use super::{Cut, Reader};
 use crate::checkpoint::{Checkpoint, CheckpointError, VISION_PREFIXES};
 use crate::config::{LATENT_NORM_EPS, TargetConfig};
 use crate::error::ModelError;
+use crate::inventory::Split;
+use crate::share::Share;
 use crate::target::{FeedForward, Layer, Target};
 
 impl Target {
@@ -19,35 +22,60 @@ impl Target {
     /// [`ModelError`] naming the key or tensor, the file, what was found and what was expected. Every tensor must be
     /// used, but for the vision half, which is skipped and counted.
     pub fn load(dir: &Path) -> Result<Self, ModelError> {
+        Self::load_sharded(dir, NonZeroUsize::MIN)
+    }
+
+    /// As [`Target::load`], for as many ranks. Each takes its own part: heads, widths, rows of the vocabulary. What cannot
+    /// be divided (norms, the router, the latent projections) every rank sees whole. Nothing is copied.
+    ///
+    /// # Errors
+    /// Also [`CheckpointError::Share`] for the first tensor that so many ranks cannot share.
+    pub fn load_sharded(dir: &Path, ranks: NonZeroUsize) -> Result<Self, ModelError> {
+        let ranks = ranks.get();
         let config = TargetConfig::from_dir(dir)?;
-        let loader = Loader { checkpoint: Checkpoint::open(dir)?, config: &config };
-        let top = loader.checkpoint.target_prefix();
-        let (vocab, width) = (config.vocab_size, config.hidden_size);
-        let embed = matrix(&loader.checkpoint, &format!("{top}model.embed_tokens.weight"), vocab, width)?;
-        let head = matrix(&loader.checkpoint, &format!("{top}lm_head.weight"), vocab, width)?;
-        let norm = gains(&loader.checkpoint, &format!("{top}model.norm.weight"), width)?;
-        let layers = (0..config.num_hidden_layers)
-            .map(|i| loader.layer(i, &format!("{top}model.layers.{i}")))
-            .collect::<Result<_, _>>()?;
-        let skipped = loader.checkpoint.finish(VISION_PREFIXES)?;
+        let checkpoint = Checkpoint::open(dir)?;
+        let top = checkpoint.target_prefix();
+        let (vocabulary, width) = (config.dimension(Split::Vocabulary), config.hidden_size);
+        let reader = |share| Reader { checkpoint: &checkpoint, share };
+        let first = reader(Share { rank: 0, ranks });
+        let embed = first.table(&format!("{top}model.embed_tokens.weight"), vocabulary, width)?;
+        let head = first.table(&format!("{top}lm_head.weight"), vocabulary, width)?;
+        let norm = first.gains(&format!("{top}model.norm.weight"), width)?;
+        let layers = |share| {
+            let loader = Loader { reader: reader(share), config: &config };
+            let layers = 0..config.num_hidden_layers;
+            layers.map(|i| loader.layer(i, &format!("{top}model.layers.{i}"))).collect()
+        };
+        let ranks = Share::all(ranks).map(layers).collect::<Result<_, CheckpointError>>()?;
+        let skipped = checkpoint.finish(VISION_PREFIXES)?;
         let rope = config.rope.embedding();
-        Ok(Self { rope, embed, layers, norm, head, skipped, config })
+        Ok(Self { rope, embed, ranks, norm, head, skipped, config })
     }
 }
 
+/// Loads what one rank holds.
 struct Loader<'a> {
-    checkpoint: Checkpoint,
+    reader: Reader<'a>,
     config: &'a TargetConfig,
 }
 
 impl Loader<'_> {
+    fn rows(&self, split: Split) -> Cut {
+        Cut::Rows(self.config.dimension(split))
+    }
+
+    fn columns(&self, split: Split) -> Cut {
+        Cut::Columns(self.config.dimension(split))
+    }
+
     fn layer(&self, index: usize, name: &str) -> Result<Layer, CheckpointError> {
         let width = self.config.hidden_size;
-        let norm = |which: &str| gains(&self.checkpoint, &format!("{name}.{which}.weight"), width);
+        let norm = |which: &str| self.reader.gains(&format!("{name}.{which}.weight"), width);
         let feed_forward = if self.config.is_moe(index) {
             FeedForward::Moe(self.moe(&format!("{name}.mlp"))?)
         } else {
-            FeedForward::Dense(self.mlp(&format!("{name}.mlp"), self.config.intermediate_size)?)
+            let width = self.config.intermediate_size;
+            FeedForward::Dense(self.mlp(&format!("{name}.mlp"), width, Split::DenseWidth)?)
         };
         Ok(Layer {
             input_norm: norm("input_layernorm")?,
@@ -61,19 +89,24 @@ impl Loader<'_> {
         let c = self.config;
         let (width, heads) = (c.hidden_size, c.num_attention_heads);
         let take =
-            |which: &str, rows, cols| matrix(&self.checkpoint, &format!("{name}.{which}.weight"), rows, cols);
-        let norm = |which: &str, len| gains(&self.checkpoint, &format!("{name}.{which}.weight"), len);
+            |which: &str, shape, cut| self.reader.matrix(&format!("{name}.{which}.weight"), shape, cut);
+        let norm = |which: &str, len| self.reader.gains(&format!("{name}.{which}.weight"), len);
         let query_rows = heads * c.qk_head_dim();
         let query = match c.q_lora_rank {
-            None => QueryProjection::Direct(take("q_proj", query_rows, width)?),
+            None => QueryProjection::Direct(take("q_proj", [query_rows, width], self.rows(Split::Heads))?),
             Some(rank) => QueryProjection::LowRank {
-                a: take("q_a_proj", rank, width)?,
+                a: take("q_a_proj", [rank, width], Cut::Whole)?,
                 norm: norm("q_a_layernorm", rank)?,
-                b: take("q_b_proj", query_rows, rank)?,
+                b: take("q_b_proj", [query_rows, rank], self.rows(Split::Heads))?,
             },
         };
+        let kv_a = take("kv_a_proj_with_mqa", [c.cache_width(), width], Cut::Whole)?;
+        let kv_norm = norm("kv_a_layernorm", c.kv_lora_rank)?;
+        let kv_b = [heads * (c.qk_nope_head_dim + c.v_head_dim), c.kv_lora_rank];
+        let kv_b = take("kv_b_proj", kv_b, self.rows(Split::Heads))?;
+        let output = take("o_proj", [width, heads * c.v_head_dim], self.columns(Split::Heads))?;
         let shape = MlaConfig {
-            heads,
+            heads: output.cols() / c.v_head_dim,
             nope: c.qk_nope_head_dim,
             rope: c.qk_rope_head_dim,
             value: c.v_head_dim,
@@ -81,21 +114,20 @@ impl Loader<'_> {
             softmax_scale: c.softmax_scale() as f32,
             latent_eps: LATENT_NORM_EPS,
         };
-        let kv_a = take("kv_a_proj_with_mqa", c.cache_width(), width)?;
-        let kv_norm = norm("kv_a_layernorm", c.kv_lora_rank)?;
-        let kv_b = take("kv_b_proj", heads * (c.qk_nope_head_dim + c.v_head_dim), c.kv_lora_rank)?;
-        let output = take("o_proj", width, heads * c.v_head_dim)?;
         Ok(Mla::new(shape, query, kv_a, kv_norm, &kv_b, output))
     }
 
     fn moe(&self, name: &str) -> Result<Moe, CheckpointError> {
         let c = self.config;
+        let checkpoint = self.reader.checkpoint;
         let experts = c.n_routed_experts;
         let bias_name = format!("{name}.gate.e_score_correction_bias");
-        let bias: Storage<f32> = self.checkpoint.take(&bias_name, &[experts])?;
-        self.checkpoint.require_finite(&bias_name, bias.iter().copied())?;
+        let bias: Storage<f32> = checkpoint.take(&bias_name, &[experts])?;
+        checkpoint.require_finite(&bias_name, bias.iter().copied())?;
+        let gate =
+            self.reader.matrix(&format!("{name}.gate.weight"), [experts, c.hidden_size], Cut::Whole)?;
         let router = Router {
-            weight: matrix(&self.checkpoint, &format!("{name}.gate.weight"), experts, c.hidden_size)?,
+            weight: gate,
             bias: bias.to_vec(),
             config: RouterConfig {
                 top_k: c.num_experts_per_tok,
@@ -107,33 +139,29 @@ impl Loader<'_> {
         };
         let (width, hidden) = (c.moe_intermediate_size, c.hidden_size);
         let expert = |e: usize| -> Result<Expert, CheckpointError> {
-            let part =
-                |which: &str, rows, cols| self.int4(&format!("{name}.experts.{e}.{which}"), rows, cols);
+            let part = |which: &str, shape, cut| {
+                self.reader.int4(&format!("{name}.experts.{e}.{which}"), shape, cut)
+            };
             Ok(Expert {
-                gate: part("gate_proj", width, hidden)?,
-                up: part("up_proj", width, hidden)?,
-                down: part("down_proj", hidden, width)?,
+                gate: part("gate_proj", [width, hidden], self.rows(Split::ExpertWidth))?,
+                up: part("up_proj", [width, hidden], self.rows(Split::ExpertWidth))?,
+                down: part("down_proj", [hidden, width], self.columns(Split::ExpertWidth))?,
             })
         };
         let experts = Experts((0..experts).map(expert).collect::<Result<_, _>>()?);
-        let shared = self.mlp(&format!("{name}.shared_experts"), c.n_shared_experts * width)?;
+        let shared = c.n_shared_experts * width;
+        let shared = self.mlp(&format!("{name}.shared_experts"), shared, Split::SharedWidth)?;
         Ok(Moe { router, experts, shared: Some(shared) })
     }
 
-    fn int4(&self, module: &str, rows: usize, cols: usize) -> Result<Int4Matrix, CheckpointError> {
-        let tensor = self.checkpoint.take_int4(module, rows, cols)?;
-        let matrix = Int4Matrix::new(rows, cols, tensor.packed, tensor.scales);
-        Ok(matrix.expect("a taken tensor has the shape that was asked for"))
-    }
-
-    fn mlp(&self, name: &str, width: usize) -> Result<Mlp, CheckpointError> {
+    fn mlp(&self, name: &str, width: usize, split: Split) -> Result<Mlp, CheckpointError> {
         let hidden = self.config.hidden_size;
         let take =
-            |which: &str, rows, cols| matrix(&self.checkpoint, &format!("{name}.{which}.weight"), rows, cols);
+            |which: &str, shape, cut| self.reader.matrix(&format!("{name}.{which}.weight"), shape, cut);
         Ok(Mlp {
-            gate: take("gate_proj", width, hidden)?,
-            up: take("up_proj", width, hidden)?,
-            down: take("down_proj", hidden, width)?,
+            gate: take("gate_proj", [width, hidden], self.rows(split))?,
+            up: take("up_proj", [width, hidden], self.rows(split))?,
+            down: take("down_proj", [hidden, width], self.columns(split))?,
         })
     }
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use half::bf16;
+use kd_model::Part;
 use kd_model::checkpoint::{Checkpoint, CheckpointError, VISION_PREFIXES};
 use kd_model::config::{DrafterConfig, TargetConfig};
 use kd_tensor::dtype::DType;
@@ -108,9 +109,9 @@ fn take_target(checkpoint: &Checkpoint, c: &TargetConfig) -> Result<(), Checkpoi
         for expert in 0..c.n_routed_experts {
             let at = format!("{prefix}{at}.mlp.experts.{expert}");
             let inner = c.moe_intermediate_size;
-            checkpoint.take_int4(&format!("{at}.gate_proj"), inner, c.hidden_size)?;
-            checkpoint.take_int4(&format!("{at}.up_proj"), inner, c.hidden_size)?;
-            checkpoint.take_int4(&format!("{at}.down_proj"), c.hidden_size, inner)?;
+            checkpoint.take_int4(&format!("{at}.gate_proj"), [inner, c.hidden_size], &Part::Whole)?;
+            checkpoint.take_int4(&format!("{at}.up_proj"), [inner, c.hidden_size], &Part::Whole)?;
+            checkpoint.take_int4(&format!("{at}.down_proj"), [c.hidden_size, inner], &Part::Whole)?;
         }
     }
     Ok(())

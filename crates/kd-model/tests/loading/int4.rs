@@ -3,8 +3,10 @@
 use std::path::Path;
 
 use half::bf16;
-use kd_model::checkpoint::{Checkpoint, CheckpointError, Int4Tensor};
+use kd_model::Part;
+use kd_model::checkpoint::{Checkpoint, CheckpointError};
 use kd_tensor::dtype::DType;
+use kd_tensor::{Int4Matrix, WeightRows};
 use tempfile::TempDir;
 
 use crate::checkpoint::{Edited, assert_says, copy, rewrite};
@@ -14,8 +16,12 @@ use crate::common::golden;
 const MODULE: &str = "language_model.model.layers.2.mlp.experts.0.up_proj";
 const SHARD: &str = "model-00003-of-000007.safetensors";
 
-fn take(dir: &Path) -> Result<Int4Tensor, CheckpointError> {
-    Checkpoint::open(dir).expect("opens").take_int4(MODULE, 96, 128)
+fn take(dir: &Path) -> Result<Int4Matrix, CheckpointError> {
+    take_part(dir, &Part::Whole)
+}
+
+fn take_part(dir: &Path, part: &Part) -> Result<Int4Matrix, CheckpointError> {
+    Checkpoint::open(dir).expect("opens").take_int4(MODULE, [96, 128], part)
 }
 
 /// A noqlora checkpoint with one tensor of the module changed.
@@ -44,10 +50,9 @@ fn refusal(dir: &TempDir, words: &[&str]) -> CheckpointError {
 #[test]
 fn golden_experts_have_packed_words_and_scales() {
     let int4 = take(&golden("noqlora/checkpoint")).unwrap_or_else(|error| panic!("{error}"));
-    assert_eq!((int4.out, int4.columns), (96, 128));
-    assert_eq!((int4.packed.len(), int4.scales.len()), (96 * 16, 96 * 4));
+    assert_eq!((int4.rows(), int4.cols()), (96, 128));
     // Row 1 of expert 0 begins with a group whose scale is 0.
-    assert_eq!(int4.scales[4], bf16::ZERO);
+    assert_eq!((int4.scales(1).len(), int4.scales(1)[0]), (4, bf16::ZERO));
 }
 
 #[test]
@@ -56,7 +61,7 @@ fn weight_shape_as_i64_is_the_same() {
         at.dtype = DType::I64;
         at.bytes = [96i64, 128].iter().flat_map(|dim| dim.to_le_bytes()).collect();
     });
-    assert_eq!(take(dir.path()).unwrap_or_else(|error| panic!("{error}")).columns, 128);
+    assert_eq!(take(dir.path()).unwrap_or_else(|error| panic!("{error}")).cols(), 128);
 }
 
 #[test]
@@ -111,6 +116,21 @@ fn scales_that_are_not_finite_are_refused() {
     }
 }
 
+/// Element 7 is the last scale of row 1. A rank answers for its own part, under the index of the whole tensor.
+#[test]
+fn scales_are_looked_at_by_the_rank_that_uses_them() {
+    let nan = bf16::NAN.to_le_bytes();
+    let dir = spoilt("weight_scale", |at| at.bytes[2 * 7..][..2].copy_from_slice(&nan));
+    for part in [Part::Rows(0..32), Part::Columns(96..128)] {
+        let error = take_part(dir.path(), &part).expect_err("this rank uses it");
+        assert_says(&error, &["weight_scale` element 7 is NaN"]);
+    }
+    for part in [Part::Rows(32..64), Part::Columns(0..96)] {
+        let int4 = take_part(dir.path(), &part).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(int4.rows() * int4.cols(), if int4.rows() == 32 { 32 * 128 } else { 96 * 96 });
+    }
+}
+
 #[test]
 fn an_unquantised_expert_is_refused_by_name() {
     let dir = copy("noqlora/checkpoint");
@@ -133,6 +153,6 @@ fn an_unquantised_expert_is_refused_by_name() {
 #[test]
 fn widths_that_split_a_group_are_refused() {
     let checkpoint = Checkpoint::open(golden("noqlora/checkpoint")).expect("opens");
-    let error = checkpoint.take_int4(MODULE, 96, 48).expect_err("one and a half groups");
+    let error = checkpoint.take_int4(MODULE, [96, 48], &Part::Whole).expect_err("one and a half groups");
     assert_says(&error, &[MODULE, "48", "32"]);
 }

@@ -126,7 +126,7 @@ fn mixtures_do_not_depend_on_their_neighbours_and_can_be_continued() {
                     let mut out = vec![0.25; width];
                     // In two calls: the rows so far, then the rest.
                     let half = count / 2;
-                    let (first, second) = (w.copy_rows(0..half), w.copy_rows(half..count));
+                    let (first, second) = (w.slice_rows(0..half), w.slice_rows(half..count));
                     mix_at(level, &[&a[..half]], &first, &mut [&mut out]);
                     mix_at(level, &[&a[half..]], &second, &mut [&mut out]);
                     out

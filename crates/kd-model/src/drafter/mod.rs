@@ -4,38 +4,26 @@
 //! keys and values of every layer (arXiv 2602.06036). The block is the bonus token followed by masks; row `k` predicts
 //! the token at its own position.
 
-use kd_attn::{BlockSegment, CacheError, GqaConfig, PagedCache, Rope, RopeTable, attend_block};
-use kd_moe::Mlp;
-use kd_tensor::ops::{TokenOutOfRange, add_assign, embed, rms_norm_in_place, rms_norm_rows};
-use kd_tensor::{Bf16Matrix, Matrix, Pool, View, linear};
+mod shard;
+
+use kd_attn::{BlockSegment, CacheError, PagedCache, Rope};
+use kd_tensor::ops::{TokenOutOfRange, check_ids};
+use kd_tensor::{Bf16Matrix, Matrix, Pool};
 
 use crate::config::DrafterConfig;
 use crate::error::ConfigProblem;
+use crate::seam::{side_by_side, succeeded};
 use crate::target::Target;
+use shard::Block;
+pub(crate) use shard::{DraftLayer, Shard};
 
-#[derive(Debug)]
-pub(crate) struct DraftLayer {
-    pub(crate) shape: GqaConfig,
-    pub(crate) input_norm: Vec<f32>,
-    pub(crate) query: Bf16Matrix,
-    pub(crate) key: Bf16Matrix,
-    pub(crate) value: Bf16Matrix,
-    pub(crate) output: Bf16Matrix,
-    pub(crate) query_norm: Vec<f32>,
-    pub(crate) key_norm: Vec<f32>,
-    pub(crate) post_norm: Vec<f32>,
-    pub(crate) mlp: Mlp,
-}
-
-/// A loaded drafter.
+/// A loaded drafter, whole or shared by several ranks of this process.
 #[derive(Debug)]
 pub struct Drafter {
     pub(crate) config: DrafterConfig,
     pub(crate) rope: Rope,
-    pub(crate) fc: Bf16Matrix,
-    pub(crate) hidden_norm: Vec<f32>,
-    pub(crate) layers: Vec<DraftLayer>,
-    pub(crate) norm: Vec<f32>,
+    /// What each rank holds.
+    pub(crate) ranks: Vec<Shard>,
     pub(crate) embed: Option<Bf16Matrix>,
     pub(crate) head: Option<Bf16Matrix>,
     /// Target id of each draft id, where the drafter has a vocabulary of its own.
@@ -73,6 +61,11 @@ impl Drafter {
     /// The configuration that the drafter was loaded with.
     pub fn config(&self) -> &DrafterConfig {
         &self.config
+    }
+
+    /// Ranks that share the drafter. A pool that runs it is divided among as many ([`Pool::with_ranks`]).
+    pub fn ranks(&self) -> usize {
+        self.ranks.len()
     }
 
     /// The rotary embedding of queries and keys.
@@ -124,46 +117,49 @@ impl Drafter {
     /// # Errors
     /// [`CacheError`] if they do not fit in memory.
     pub fn try_new_cache(&self, pages: usize) -> Result<PagedCache, CacheError> {
-        let width = self.layers.first().map_or(0, |layer| layer.shape.cache_width());
-        PagedCache::try_new(self.layers.len(), pages, width)
+        let width = 2 * self.config.num_key_value_heads * self.config.head_dim;
+        PagedCache::try_new(self.config.layers.len(), pages, width)
     }
 
     /// Context keys and values of committed tokens from their taps `[tokens, taps · hidden]`: a matrix
     /// `[tokens, 2 · kv_heads · head_dim]` a layer, keys (normed and rotated) first.
     ///
     /// A row depends on its own taps and position alone, so tokens may come at once or one by one.
+    ///
+    /// # Panics
+    /// If the pool is divided among other ranks.
     pub fn context(
         &self,
         pool: &Pool,
         taps: &Matrix,
         positions: impl IntoIterator<Item = usize>,
     ) -> Vec<Matrix> {
-        let eps = self.config.rms_norm_eps as f32;
-        let fused = rms_norm_rows(&linear(pool, taps.view(), &self.fc), &self.hidden_norm, eps);
         let rope = self.rope.table(positions);
-        self.layers.iter().map(|layer| self.keys_values(pool, layer, fused.view(), &rope)).collect()
+        let ranks = pool.each_rank(self.ranks.iter().collect(), |group, pool, shard| {
+            shard.context(group, pool, taps.view(), &rope)
+        });
+        self.all_heads(succeeded(ranks))
     }
 
-    fn keys_values(&self, pool: &Pool, layer: &DraftLayer, x: View<'_>, rope: &RopeTable) -> Matrix {
-        let mut keys = linear(pool, x, &layer.key);
-        self.norm_and_rotate(&mut keys, &layer.key_norm, rope);
-        let values = linear(pool, x, &layer.value);
-        let mut both = Matrix::zeros(x.rows(), layer.shape.cache_width());
-        for (both, (key, value)) in both.iter_rows_mut().zip(keys.iter_rows().zip(values.iter_rows())) {
-            let (to_key, to_value) = both.split_at_mut(key.len());
-            to_key.copy_from_slice(key);
-            to_value.copy_from_slice(value);
+    /// The ranks' keys and values as the cache holds them, a layer at a time: keys of all heads, then values.
+    fn all_heads(&self, mut ranks: Vec<Vec<Matrix>>) -> Vec<Matrix> {
+        if ranks.len() == 1 {
+            return ranks.remove(0);
         }
-        both
-    }
-
-    fn norm_and_rotate(&self, heads: &mut Matrix, gain: &[f32], rope: &RopeTable) {
-        for (row, heads) in heads.iter_rows_mut().enumerate() {
-            for head in heads.chunks_exact_mut(gain.len()) {
-                rms_norm_in_place(head, gain, self.config.rms_norm_eps as f32);
-                rope.rotate_half_split(row, head);
+        let layer = |i: usize| {
+            let width = self.config.num_key_value_heads * self.config.head_dim;
+            let mut all = Matrix::zeros(ranks[0][i].rows(), 2 * width);
+            for (own, shard) in ranks.iter().map(|layers| &layers[i]).zip(&self.ranks) {
+                let start = shard.layers[i].shape.first_cached * self.config.head_dim;
+                for (all, own) in all.iter_rows_mut().zip(own.iter_rows()) {
+                    let (keys, values) = own.split_at(own.len() / 2);
+                    all[start..][..keys.len()].copy_from_slice(keys);
+                    all[width + start..][..values.len()].copy_from_slice(values);
+                }
             }
-        }
+            all
+        };
+        (0..self.config.layers.len()).map(layer).collect()
     }
 
     /// Drafts one block for every stream in one pass. `bonus[i]` is the newest token of stream `i`, which takes
@@ -173,7 +169,8 @@ impl Drafter {
     /// A bonus token outside the embedding table.
     ///
     /// # Panics
-    /// If `lent` lacks what [`Drafter::borrows`], or there are not as many tokens as segments.
+    /// If `lent` lacks what [`Drafter::borrows`], there are not as many tokens as segments, or the pool is divided among
+    /// other ranks.
     pub fn draft(
         &self,
         pool: &Pool,
@@ -184,29 +181,18 @@ impl Drafter {
     ) -> Result<Draft, TokenOutOfRange> {
         assert_eq!(bonus.len(), segments.len(), "one bonus token a stream");
         let block = self.config.block_size;
-        let eps = self.config.rms_norm_eps as f32;
         let mut ids = vec![self.config.mask_token_id; bonus.len() * block];
         ids.iter_mut().step_by(block).zip(bonus).for_each(|(id, &bonus)| *id = bonus);
-        let table = self.embed.as_ref().or(lent.embed).expect("the target lends its embedding");
+        let embed = self.embed.as_ref().or(lent.embed).expect("the target lends its embedding");
         let head = self.head.as_ref().or(lent.head).expect("the target lends its head");
-        let rope = self.rope.table(segments.iter().flat_map(|s| s.start..s.start + block));
+        check_ids(&ids, embed.rows())?;
+        let rope = &self.rope.table(segments.iter().flat_map(|s| s.start..s.start + block));
+        let pass = Block { ids: &ids, block, embed, head, rope, segments, context };
 
-        let mut x = embed(table, &ids)?;
-        let mut hidden = vec![x.clone()];
-        for (i, layer) in self.layers.iter().enumerate() {
-            let normed = rms_norm_rows(&x, &layer.input_norm, eps);
-            let mut queries = linear(pool, normed.view(), &layer.query);
-            self.norm_and_rotate(&mut queries, &layer.query_norm, &rope);
-            let own = self.keys_values(pool, layer, normed.view(), &rope);
-            let mixed = attend_block(pool, &layer.shape, &queries, &own, segments, context, i);
-            add_assign(&mut x, &linear(pool, mixed.view(), &layer.output));
-            let normed = rms_norm_rows(&x, &layer.post_norm, eps);
-            add_assign(&mut x, &layer.mlp.forward(pool, normed.view()));
-            hidden.push(x.clone());
-        }
-        let final_norm = rms_norm_rows(&x, &self.norm, eps);
-        let drafted: Vec<usize> = (0..ids.len()).filter(|row| row % block != 0).collect();
-        let logits = linear(pool, final_norm.gather(drafted.into_iter()).view(), head);
-        Ok(Draft { hidden, final_norm, logits })
+        let ranks =
+            pool.each_rank(self.ranks.iter().collect(), |group, pool, shard| shard.draft(group, pool, &pass));
+        let mut ranks = succeeded(ranks);
+        let logits = ranks.iter_mut().map(|draft| std::mem::take(&mut draft.logits)).collect();
+        Ok(Draft { logits: side_by_side(logits), ..ranks.swap_remove(0) })
     }
 }
