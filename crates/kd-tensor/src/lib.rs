@@ -11,6 +11,7 @@ pub mod file;
 pub mod guard;
 pub mod int4;
 pub mod linear;
+pub mod machine;
 pub mod matrix;
 pub mod ops;
 pub mod pool;
@@ -20,8 +21,8 @@ pub mod storage;
 
 pub use dtype::DType;
 pub use int4::Int4Matrix;
-pub use linear::{ColumnBlock, RowList, WeightRows, block_width, linear, multiply_rows};
+pub use linear::{ColumnBlock, PlainRows, RowList, WeightRows, block_width, linear, multiply_rows};
 pub use matrix::{Bf16Matrix, Matrix, ShapeError, View};
 pub use pool::Pool;
-pub use simd::{dot, mix};
+pub use simd::{Inputs, dot, mix};
 pub use storage::Storage;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::simd::{Bf16Row, F32Row, WeightRow, products};
+use crate::simd::{Bf16Row, F32Row, Inputs, PlainRow, WeightRow};
 use crate::{Bf16Matrix, Matrix, Pool, View};
 
 /// Multiply-adds that repay handing a task to another thread: some microseconds of one core.
@@ -23,6 +23,11 @@ pub trait WeightRows: Sync {
     /// Row `row`.
     fn row(&self, row: usize) -> Self::Row<'_>;
 }
+
+/// Weights whose rows can be read in the order of their elements, as [`crate::mix`] does.
+pub trait PlainRows: for<'a> WeightRows<Row<'a>: PlainRow> {}
+
+impl<W: for<'a> WeightRows<Row<'a>: PlainRow>> PlainRows for W {}
 
 impl WeightRows for Bf16Matrix {
     type Row<'a> = Bf16Row<'a>;
@@ -103,7 +108,7 @@ impl ColumnBlock<'_> {
     /// If `x` has other rows than the block or other columns than `w`.
     pub fn multiply(&mut self, x: View<'_>, w: &impl WeightRows) {
         let x: Vec<&[f32]> = (0..x.rows()).map(|m| x.row(m)).collect();
-        products(w, self.columns.start, &x, &mut self.rows);
+        Inputs::new(w, &x).multiply(w, self.columns.start, &mut self.rows);
     }
 }
 
@@ -112,7 +117,7 @@ impl ColumnBlock<'_> {
 /// # Panics
 /// If `x` and `out` have different numbers of rows, or `x` other columns than `w`.
 pub fn multiply_rows(w: &impl WeightRows, start: usize, x: &[&[f32]], out: &mut [&mut [f32]]) {
-    products(w, start, x, out);
+    Inputs::new(w, x).multiply(w, start, out);
 }
 
 /// Columns a task should have, where each takes `work` multiply-adds and there are `columns` in all: enough to be worth
@@ -133,7 +138,10 @@ pub fn block_width(pool: &Pool, columns: usize, work: usize) -> usize {
 pub fn linear(pool: &Pool, x: View<'_>, w: &impl WeightRows) -> Matrix {
     let mut y = Matrix::zeros(x.rows(), w.rows());
     let width = block_width(pool, w.rows(), x.rows() * w.cols());
-    pool.for_each(y.column_blocks(0..w.rows(), width), |mut block| block.multiply(x, w));
+    let inputs = Inputs::new(w, &(0..x.rows()).map(|m| x.row(m)).collect::<Vec<_>>());
+    pool.for_each(y.column_blocks(0..w.rows(), width), |mut block| {
+        inputs.multiply(w, block.columns.start, &mut block.rows);
+    });
     y
 }
 
