@@ -25,9 +25,24 @@ pub trait WeightRows: Sync {
 }
 
 /// Weights whose rows can be read in the order of their elements, as [`crate::mix`] does.
-pub trait PlainRows: for<'a> WeightRows<Row<'a>: PlainRow> {}
+pub trait PlainRows: WeightRows {
+    /// Row `row`.
+    fn plain(&self, row: usize) -> impl PlainRow;
+}
 
-impl<W: for<'a> WeightRows<Row<'a>: PlainRow>> PlainRows for W {}
+impl PlainRows for Bf16Matrix {
+    #[inline(always)]
+    fn plain(&self, row: usize) -> impl PlainRow {
+        WeightRows::row(self, row)
+    }
+}
+
+impl PlainRows for RowList<'_> {
+    #[inline(always)]
+    fn plain(&self, row: usize) -> impl PlainRow {
+        WeightRows::row(self, row)
+    }
+}
 
 impl WeightRows for Bf16Matrix {
     type Row<'a> = Bf16Row<'a>;

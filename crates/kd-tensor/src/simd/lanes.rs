@@ -2,6 +2,8 @@
 
 use half::bf16;
 
+use super::Kernel;
+
 /// Lanes of a vector. Every level has as many, so that sums are formed in the same order.
 pub(crate) const LANES: usize = 16;
 /// A vector of f32 in memory.
@@ -24,6 +26,10 @@ pub trait Lanes: Copy {
     const MANY: usize;
     /// Most activation rows of a tile of `ROWS` weight rows that are f32 already.
     const WIDE: usize;
+
+    /// Runs a kernel as a function of its own, so that it has the registers to itself. The function must not be one
+    /// for an instruction set: those are inlined whatever their attributes say.
+    fn apart<K: Kernel>(self, kernel: K) -> K::Output;
 
     /// The same value in every lane.
     fn splat(self, value: f32) -> Self::V;
@@ -94,6 +100,11 @@ impl Lanes for Portable {
     const FEW: usize = 2;
     const MANY: usize = 4;
     const WIDE: usize = 2;
+
+    #[inline(never)]
+    fn apart<K: Kernel>(self, kernel: K) -> K::Output {
+        kernel.run::<_, 2, 1, 4>(self)
+    }
 
     #[inline(always)]
     fn splat(self, value: f32) -> Self::V {

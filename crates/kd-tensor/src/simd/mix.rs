@@ -86,10 +86,10 @@ fn mix_rows<L: Lanes, W: PlainRows + ?Sized, const N: usize>(
             sums.as_flattened_mut()[..part].copy_from_slice(&out[start..start + part]);
         }
         if start + CHUNK <= w.cols() {
-            tile(lanes, coefficients, w.rows(), |j| w.row(j).pair(lanes, start / CHUNK), &mut sums);
+            tile(lanes, coefficients, w.rows(), |j| w.plain(j).pair(lanes, start / CHUNK), &mut sums);
         } else {
             let rest = |j| {
-                let [low, high] = w.row(j).rest();
+                let [low, high] = w.plain(j).rest();
                 (lanes.load(&low), lanes.load(&high))
             };
             tile(lanes, coefficients, w.rows(), rest, &mut sums);

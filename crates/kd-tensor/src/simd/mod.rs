@@ -26,8 +26,8 @@ pub(crate) use limits::{multiply_adds, read_all};
 pub use mix::mix;
 pub(crate) use rows::{Bf16Row, F32Row, Int4Row, PlainRow, WeightRow};
 
-/// An inner loop: everything that is known of it before the instruction set is.
-trait Kernel {
+/// A loop: everything that is known of it before the instruction set is.
+pub trait Kernel {
     type Output;
 
     /// Runs it. `ROWS` weight rows and [`Lanes::FEW`] activation rows fit the registers as one tile, or `HALF` and
@@ -71,13 +71,11 @@ impl Level {
 
     fn run<K: Kernel>(self, kernel: K) -> K::Output {
         match self {
-            Self::Portable => kernel.run::<_, 2, 1, 4>(Portable),
+            Self::Portable => Portable.apart(kernel),
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the token is the proof that the processor has these instructions.
-            Self::Avx2(lanes) => unsafe { avx2(kernel, lanes) },
+            Self::Avx2(lanes) => lanes.apart(kernel),
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the token is the proof that the processor has these instructions.
-            Self::Avx512(lanes) => unsafe { avx512(kernel, lanes) },
+            Self::Avx512(lanes) => lanes.apart(kernel),
         }
     }
 }

@@ -1,16 +1,21 @@
 //! `y[m][n] = w[n] · x[m]`: a tile of weight rows against a tile of activation rows at a time.
 
-use super::lanes::{LANES, Lanes, Line, join};
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use super::lanes::{LANES, Lanes, Line};
 use super::rows::{Decoded, WeightRow};
 use super::{Kernel, Level};
 use crate::WeightRows;
 use crate::buffer::Buffer;
 
-/// Lines of a weight row that are decoded together, where several tiles of activations use them.
-const PANEL: usize = 32;
-/// Strips of weight rows that are decoded together: for four rows each 16 KiB, so that they and a tile of activations
-/// stay in the first-level cache, and the activations come from the second level once for both.
-const STRIPS: usize = 2;
+/// Lines of activations that stay in the first-level cache while weight rows pass by.
+const CLOSE: usize = 512;
+/// Lines of a weight row that are decoded together, where several tiles of activations use them: those of six activation
+/// rows stay in the first-level cache.
+const PANEL: usize = 64;
+/// Strips of weight rows that are decoded together: of four rows each, they stay in the second-level cache.
+const STRIPS: usize = 16;
 /// Bytes of activations that stay in the second-level cache while all weight rows pass by.
 const NEAR: usize = 1 << 20;
 
@@ -40,53 +45,159 @@ pub(super) fn products<W: WeightRows + ?Sized>(
     }
 }
 
-/// Some blocks of a strip of weight rows, taken by some activation rows before the next ones.
-#[derive(Clone, Copy)]
-struct Pass {
-    /// The first weight row, counted from the first column of the result.
-    i: usize,
-    /// The first block.
-    first: usize,
-    /// Whether the sums are complete after it.
-    last: bool,
-}
-
 impl<W: WeightRows + ?Sized> Kernel for Products<'_, '_, W> {
     type Output = ();
 
     #[inline(always)]
-    fn run<L: Lanes, const ROWS: usize, const HALF: usize, const TALL: usize>(self, lanes: L) {
-        let Self { w, start, x, out } = self;
-        let steps = W::Row::STEPS;
-        let blocks = w.cols().div_ceil(steps * LANES);
-        if x.len() <= L::MANY {
-            let mut part = Part { w, start, x, out, sums: Buffer::zeros(0) };
-            let mut done = 0;
-            if x.len() == 1 {
-                done = part.strips::<L, TALL>(lanes, done, 1);
-            }
-            if x.len() <= L::FEW {
-                done = part.strips::<L, ROWS>(lanes, done, L::FEW);
-            }
-            done = part.strips::<L, HALF>(lanes, done, L::MANY);
-            part.strips::<L, 1>(lanes, done, L::FEW);
-            return;
+    fn run<L: Lanes, const ROWS: usize, const HALF: usize, const TALL: usize>(mut self, lanes: L) {
+        let mut done = 0;
+        if self.x.len() > L::MANY && self.blocks() > 0 {
+            return self.in_parts::<L, ROWS>(lanes);
         }
-        let parts = x.len().div_ceil((NEAR / (w.cols() * 4 + 1)).max(L::WIDE));
-        let each = x.len().div_ceil(parts);
-        let mut panel = Panel::new(STRIPS * ROWS, steps, blocks);
-        for (x, out) in x.chunks(each).zip(out.chunks_mut(each)) {
-            let waiting = if blocks <= panel.blocks { 0 } else { STRIPS * ROWS * x.len() };
-            let mut part = Part { w, start, x, out, sums: Buffer::zeros(waiting * LANES) };
-            let done = part.panels::<L, ROWS>(lanes, 0, L::WIDE, &mut panel);
-            part.panels::<L, 1>(lanes, done, L::FEW, &mut panel);
+        if self.x.len() == 1 {
+            done = self.strips::<L, TALL>(lanes, done, 1);
+        }
+        if self.x.len() <= L::FEW {
+            done = self.strips::<L, ROWS>(lanes, done, L::FEW);
+        }
+        done = self.strips::<L, HALF>(lanes, done, L::MANY);
+        self.strips::<L, 1>(lanes, done, L::FEW);
+    }
+}
+
+impl<'a, W: WeightRows + ?Sized> Products<'a, '_, W> {
+    fn width(&self) -> usize {
+        self.out.first().map_or(0, |row| row.len())
+    }
+
+    /// Blocks of a row.
+    fn blocks(&self) -> usize {
+        self.w.cols().div_ceil(W::Row::STEPS * LANES)
+    }
+
+    /// As many times `ROWS` weight rows as there are from row `i` on, decoded in registers. Returns the next row.
+    #[inline(always)]
+    fn strips<L: Lanes, const ROWS: usize>(&mut self, lanes: L, i: usize, limit: usize) -> usize {
+        if self.width() - i < ROWS {
+            return i;
+        }
+        let (strips, blocks) = ((self.width() - i) / ROWS, self.blocks());
+        let mut m = 0;
+        while m < self.x.len() {
+            let count = (self.x.len() - m).min(limit);
+            let each = (CLOSE / count / W::Row::STEPS).max(1);
+            let mut sums = Buffer::zeros(if blocks > each { strips * ROWS * count * LANES } else { 0 });
+            let mut first = 0;
+            // Weights without elements have products all the same.
+            while first < blocks.max(1) {
+                let part = first..(first + each).min(blocks);
+                let (x, out) = (&self.x[m..m + count], &mut self.out[m..m + count]);
+                let sums = sums.as_chunks_mut().0;
+                macro_rules! strips {
+                    ($($columns:literal)*) => {
+                        match count {
+                            $($columns if limit >= $columns => lanes.apart(Strips::<W, ROWS, $columns> {
+                                w: self.w, start: self.start, i, blocks, part, x, out, sums,
+                            }),)*
+                            _ => lanes.apart(Strips::<W, ROWS, 1> {
+                                w: self.w, start: self.start, i, blocks, part, x, out, sums,
+                            }),
+                        }
+                    };
+                }
+                strips!(8 7 6 5 4 3 2);
+                first += each;
+            }
+            m += count;
+        }
+        i + strips * ROWS
+    }
+
+    /// Many activation rows: as many at a time as stay near, against all weight rows.
+    #[inline(always)]
+    fn in_parts<L: Lanes, const ROWS: usize>(self, lanes: L) {
+        let rows = self.x.len();
+        let parts = rows.div_ceil((NEAR / (self.w.cols() * 4 + 1)).max(L::WIDE));
+        let each = rows.div_ceil(parts);
+        let mut panel = Panel::new(STRIPS * ROWS, W::Row::STEPS, self.blocks());
+        let waiting = if self.blocks() <= panel.blocks { 0 } else { STRIPS * ROWS * each };
+        let mut sums = Buffer::zeros(waiting * LANES);
+        let sums = sums.as_chunks_mut().0;
+        for (x, out) in self.x.chunks(each).zip(self.out.chunks_mut(each)) {
+            let mut part = Products { w: self.w, start: self.start, x, out };
+            let mut i = 0;
+            while part.width() - i >= ROWS {
+                let strips = STRIPS.min((part.width() - i) / ROWS);
+                part.panels::<L, ROWS>(lanes, i, strips, &mut panel, sums);
+                i += strips * ROWS;
+            }
+            part.strips::<L, 1>(lanes, i, L::FEW);
+        }
+    }
+
+    /// `strips · ROWS` weight rows from row `i` on, decoded a panel at a time. Between panels the sums of lanes wait in
+    /// `sums`, `[rows of x][strips][ROWS]`.
+    #[inline(always)]
+    fn panels<L: Lanes, const ROWS: usize>(
+        &mut self,
+        lanes: L,
+        i: usize,
+        strips: usize,
+        panel: &mut Panel,
+        sums: &mut [Line],
+    ) {
+        let blocks = self.blocks();
+        for first in (0..blocks).step_by(panel.blocks.max(1)) {
+            let end = (first + panel.blocks).min(blocks);
+            let row = |r: usize| self.w.row(self.start + i + r).part(first, end);
+            panel.decode(lanes, (0..strips * ROWS).map(row), end - first);
+            let (mut m, tiles) = (0, self.x.len().div_ceil(L::WIDE));
+            // Tiles of about one width: a narrow one would wait for its own sums.
+            for count in [self.x.len().div_ceil(tiles), self.x.len() / tiles] {
+                let narrower = tiles * count.max(1) - self.x.len().min(tiles * count.max(1));
+                let rows = if m == 0 { (tiles - narrower) * count } else { self.x.len() - m };
+                if rows == 0 {
+                    continue;
+                }
+                let (x, out) = (&self.x[m..m + rows], &mut self.out[m..m + rows]);
+                let waiting = if sums.is_empty() { 0 } else { m * strips * ROWS };
+                let sums = &mut sums[waiting..];
+                let pass = Pass { i, strips, first, blocks: end - first, last: end == blocks };
+                macro_rules! tiles {
+                    ($($columns:literal)*) => {
+                        match count {
+                            $($columns if L::WIDE >= $columns => {
+                                lanes.apart(Tiles::<W::Row<'_>, ROWS, $columns>::new(panel, pass, x, out, sums));
+                            })*
+                            _ => lanes.apart(Tiles::<W::Row<'_>, ROWS, 1>::new(panel, pass, x, out, sums)),
+                        }
+                    };
+                }
+                tiles!(6 5 4 3 2);
+                m += rows;
+            }
         }
     }
 }
 
+/// A pass of a panel over activation rows.
+#[derive(Clone, Copy)]
+struct Pass {
+    /// The column of the result that the first row of the panel is for.
+    i: usize,
+    /// Strips in the panel.
+    strips: usize,
+    /// The first block.
+    first: usize,
+    /// Number of blocks.
+    blocks: usize,
+    /// Whether the sums are complete after it.
+    last: bool,
+}
+
 /// Decoded blocks of some weight rows.
 struct Panel {
-    /// Blocks of a row.
+    /// Most blocks of a row.
     blocks: usize,
     values: Buffer,
     scales: Buffer,
@@ -95,212 +206,194 @@ struct Panel {
 impl Panel {
     fn new(rows: usize, steps: usize, blocks: usize) -> Self {
         let blocks = blocks.min(PANEL / steps);
-        let lines = if steps == 1 { 0 } else { rows * blocks };
+        let lines = rows * blocks;
         Self {
             blocks,
             values: Buffer::zeros(lines * steps * LANES),
             scales: Buffer::zeros(lines * LANES),
         }
     }
-}
 
-/// Activation rows that are near, against all weight rows.
-struct Part<'a, 'o, W: ?Sized> {
-    w: &'a W,
-    start: usize,
-    x: &'a [&'a [Line]],
-    out: &'a mut [&'o mut [f32]],
-    /// Sums that wait between panels, `[rows of x][strips · ROWS]` lines.
-    sums: Buffer,
-}
-
-impl<'a, W: WeightRows + ?Sized> Part<'a, '_, W> {
-    fn width(&self) -> usize {
-        self.out.first().map_or(0, |row| row.len())
+    /// Rows of `blocks` blocks, and their scales if they have any.
+    #[inline(always)]
+    fn decode<L: Lanes, R: WeightRow>(&mut self, lanes: L, rows: impl Iterator<Item = R>, blocks: usize) {
+        let values = self.values.as_chunks_mut().0.chunks_exact_mut(blocks * R::STEPS);
+        let scales = self.scales.as_chunks_mut().0.chunks_exact_mut(blocks);
+        for (row, (values, scales)) in rows.zip(values.zip(scales)) {
+            let whole = row.whole();
+            for (i, (out, scale)) in values.chunks_exact_mut(R::STEPS).zip(scales).enumerate() {
+                let mut open = if i < whole { row.open(lanes, i) } else { row.open_tail(lanes) };
+                for (step, out) in out.iter_mut().enumerate() {
+                    lanes.store(R::take(lanes, &mut open, step), out);
+                }
+                if R::SCALED {
+                    lanes.store(if i < whole { row.scales(lanes, i) } else { row.tail_scales(lanes) }, scale);
+                }
+            }
+        }
     }
 
-    /// `ROWS` weight rows, the first for column `i` of the result.
+    /// The rows of a strip.
     #[inline(always)]
-    fn rows<const ROWS: usize>(&self, i: usize) -> [W::Row<'a>; ROWS] {
-        let mut rows = [self.w.row(self.start + i); ROWS];
-        for r in 1..ROWS {
-            rows[r] = self.w.row(self.start + i + r);
+    fn rows<R: WeightRow, const ROWS: usize>(&self, strip: usize, blocks: usize) -> [Decoded<'_, R>; ROWS] {
+        let (values, scales) = (self.values.as_chunks().0, self.scales.as_chunks().0);
+        let mut rows = [Decoded { lines: &[], scales: &[] }; ROWS];
+        for r in 0..ROWS {
+            let row = strip * ROWS + r;
+            rows[r].lines = R::lines(&values[row * blocks * R::STEPS..][..blocks * R::STEPS]);
+            rows[r].scales = &scales[row * blocks..][..blocks];
         }
         rows
     }
+}
 
-    /// As many times `ROWS` weight rows as there are from row `i` on, decoded in registers for at most `limit` rows of
-    /// `x`. Returns the next row.
-    #[inline(always)]
-    fn strips<L: Lanes, const ROWS: usize>(&mut self, lanes: L, mut i: usize, limit: usize) -> usize {
-        while self.width() - i >= ROWS {
-            let w = self.rows::<ROWS>(i);
-            self.tiles(lanes, 1, |_| w, Pass { i, first: 0, last: true }, limit);
-            i += ROWS;
-        }
-        i
-    }
+/// Some blocks of all strips of `R` weight rows that fit the result from its column `i` on, against `C` rows of `x`.
+struct Strips<'a, 'o, W: ?Sized, const R: usize, const C: usize> {
+    w: &'a W,
+    start: usize,
+    i: usize,
+    /// Blocks of a row.
+    blocks: usize,
+    part: Range<usize>,
+    x: &'a [&'a [Line]],
+    out: &'a mut [&'o mut [f32]],
+    /// Sums that wait between parts, `[strips][C][R]`.
+    sums: &'a mut [Line],
+}
 
-    /// As many times `ROWS` weight rows as there are from row `i` on, decoded a panel at a time. Returns the next row.
+impl<W: WeightRows + ?Sized, const R: usize, const C: usize> Kernel for Strips<'_, '_, W, R, C> {
+    type Output = ();
+
     #[inline(always)]
-    fn panels<L: Lanes, const ROWS: usize>(
-        &mut self,
-        lanes: L,
-        mut i: usize,
-        limit: usize,
-        panel: &mut Panel,
-    ) -> usize {
-        let steps = W::Row::STEPS;
-        let blocks = self.w.cols().div_ceil(steps * LANES);
-        while self.width() - i >= ROWS {
-            let strips = STRIPS.min((self.width() - i) / ROWS);
-            let mut first = 0;
-            loop {
-                let end = (first + panel.blocks).min(blocks);
-                let pass = Pass { i, first, last: end == blocks };
-                let stored = |strip: usize| {
-                    let mut rows = [self.w.row(self.start + i); ROWS];
-                    for r in 0..ROWS {
-                        rows[r] = self.w.row(self.start + i + strip * ROWS + r).part(first, end);
-                    }
-                    rows
-                };
-                if W::Row::STEPS == 1 {
-                    let w = [stored(0), stored(strips - 1)];
-                    self.tiles(lanes, strips, |strip| w[strip], pass, limit);
-                } else {
-                    let count = end - first;
-                    let (values, scales) = (panel.values.as_chunks_mut().0, panel.scales.as_chunks_mut().0);
-                    let (mut to, mut to_scales) =
-                        (values.chunks_exact_mut(count * steps), scales.chunks_exact_mut(count));
-                    for strip in 0..strips {
-                        for (row, (to, scales)) in stored(strip).into_iter().zip((&mut to).zip(&mut to_scales)) {
-                            decode(lanes, row, to, scales);
-                        }
-                    }
-                    let (values, scales) = (panel.values.as_chunks().0, panel.scales.as_chunks().0);
-                    let decoded = |strip: usize| {
-                        let mut rows = [Decoded::<W::Row<'a>> { lines: &[], scales: &[] }; ROWS];
-                        for r in 0..ROWS {
-                            let row = strip * ROWS + r;
-                            let lines = &values[row * count * steps..][..count * steps];
-                            rows[r].lines = W::Row::lines(lines);
-                            rows[r].scales = &scales[row * count..][..count];
-                        }
-                        rows
-                    };
-                    self.tiles(lanes, strips, decoded, pass, limit);
-                }
-                if pass.last {
-                    break;
-                }
-                first = end;
+    fn run<L: Lanes, const ROWS: usize, const HALF: usize, const TALL: usize>(self, lanes: L) {
+        let Range { start: first, end } = self.part;
+        let x = activations::<W::Row<'_>, C>(self.x, first);
+        let mut waiting = self.sums.chunks_exact_mut(C * R);
+        for i in (self.i..self.out[0].len() + 1 - R).step_by(R) {
+            let mut w = [self.w.row(self.start + i).part(first, end); R];
+            let mut ahead = w;
+            for r in 0..R {
+                w[r] = self.w.row(self.start + i + r).part(first, end);
+                ahead[r] = self.w.row((self.start + i + R + r).min(self.w.rows() - 1)).part(first, end);
             }
-            i += strips * ROWS;
-        }
-        i
-    }
-
-    /// A pass over all of `x`, in tiles of about one width, at most `limit`: a narrow one would wait for its own sums.
-    #[inline(always)]
-    fn tiles<L: Lanes, R: WeightRow<Lines = <W::Row<'a> as WeightRow>::Lines>, const ROWS: usize>(
-        &mut self,
-        lanes: L,
-        strips: usize,
-        w: impl Fn(usize) -> [R; ROWS],
-        pass: Pass,
-        limit: usize,
-    ) {
-        let rows = self.x;
-        let (mut m, mut tiles) = (0, rows.len().div_ceil(limit));
-        while tiles > 0 {
-            let count = (rows.len() - m).div_ceil(tiles);
-            for strip in 0..strips {
-                let w = w(strip);
-                match count {
-                    8 if limit >= 8 => self.tile::<L, R, ROWS, 8>(lanes, w, m, pass, strip, strips),
-                    7 if limit >= 7 => self.tile::<L, R, ROWS, 7>(lanes, w, m, pass, strip, strips),
-                    6 if limit >= 6 => self.tile::<L, R, ROWS, 6>(lanes, w, m, pass, strip, strips),
-                    5 if limit >= 5 => self.tile::<L, R, ROWS, 5>(lanes, w, m, pass, strip, strips),
-                    4 if limit >= 4 => self.tile::<L, R, ROWS, 4>(lanes, w, m, pass, strip, strips),
-                    3 if limit >= 3 => self.tile::<L, R, ROWS, 3>(lanes, w, m, pass, strip, strips),
-                    2 if limit >= 2 => self.tile::<L, R, ROWS, 2>(lanes, w, m, pass, strip, strips),
-                    _ => self.tile::<L, R, ROWS, 1>(lanes, w, m, pass, strip, strips),
-                }
-            }
-            m += count;
-            tiles -= 1;
-        }
-    }
-
-    /// Rows `m …` of `x` in a pass.
-    #[inline(always)]
-    fn tile<L: Lanes, R: WeightRow<Lines = <W::Row<'a> as WeightRow>::Lines>, const ROWS: usize, const COLUMNS: usize>(
-        &mut self,
-        lanes: L,
-        w: [R; ROWS],
-        m: usize,
-        pass: Pass,
-        strip: usize,
-        strips: usize,
-    ) {
-        let mut x: [&[R::Lines]; COLUMNS] = [&[]; COLUMNS];
-        for c in 0..COLUMNS {
-            x[c] = &R::lines(self.x[m + c])[pass.first..];
-        }
-        let waiting = self.sums.as_chunks_mut::<LANES>().0;
-        let place = |c: usize, r: usize| ((m + c) * strips + strip) * ROWS + r;
-        let mut sums = [[lanes.splat(0.0); ROWS]; COLUMNS];
-        if pass.first > 0 {
-            for c in 0..COLUMNS {
-                for r in 0..ROWS {
-                    sums[c][r] = lanes.load(&waiting[place(c, r)]);
-                }
-            }
-        }
-        let sums = multiply_add(lanes, w, x, sums);
-        for c in 0..COLUMNS {
-            if pass.last {
-                let out = &mut self.out[m + c][pass.i + strip * ROWS..][..ROWS];
-                joined(lanes, sums[c], out);
+            let waiting = waiting.next().unwrap_or_default();
+            let sums = waiting_sums::<L, R, C>(lanes, waiting, first);
+            let sums = multiply_add_ahead(lanes, w, ahead, x, sums);
+            if end == self.blocks {
+                finish(lanes, sums, self.out, i);
             } else {
-                for r in 0..ROWS {
-                    lanes.store(sums[c][r], &mut waiting[place(c, r)]);
+                wait::<L, R, C>(lanes, sums, waiting);
+            }
+        }
+    }
+}
+
+/// Sums as [`wait`] left them, or zeros for the first block.
+#[inline(always)]
+fn waiting_sums<L: Lanes, const R: usize, const C: usize>(
+    lanes: L,
+    waiting: &[Line],
+    first: usize,
+) -> [[L::V; R]; C] {
+    let mut sums = [[lanes.splat(0.0); R]; C];
+    if first > 0 {
+        for (sums, waiting) in sums.iter_mut().zip(waiting.as_chunks::<R>().0) {
+            for r in 0..R {
+                sums[r] = lanes.load(&waiting[r]);
+            }
+        }
+    }
+    sums
+}
+
+#[inline(always)]
+fn wait<L: Lanes, const R: usize, const C: usize>(lanes: L, sums: [[L::V; R]; C], waiting: &mut [Line]) {
+    for (sums, waiting) in sums.into_iter().zip(waiting.as_chunks_mut::<R>().0) {
+        for r in 0..R {
+            lanes.store(sums[r], &mut waiting[r]);
+        }
+    }
+}
+
+/// All strips of a panel against all of `x`, `C` rows at a time.
+struct Tiles<'a, 'o, W, const R: usize, const C: usize> {
+    panel: &'a Panel,
+    pass: Pass,
+    x: &'a [&'a [Line]],
+    out: &'a mut [&'o mut [f32]],
+    sums: &'a mut [Line],
+    form: PhantomData<W>,
+}
+
+impl<'a, 'o, W, const R: usize, const C: usize> Tiles<'a, 'o, W, R, C> {
+    fn new(
+        panel: &'a Panel,
+        pass: Pass,
+        x: &'a [&'a [Line]],
+        out: &'a mut [&'o mut [f32]],
+        sums: &'a mut [Line],
+    ) -> Self {
+        Self { panel, pass, x, out, sums, form: PhantomData }
+    }
+}
+
+impl<W: WeightRow, const R: usize, const C: usize> Kernel for Tiles<'_, '_, W, R, C> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes, const ROWS: usize, const HALF: usize, const TALL: usize>(self, lanes: L) {
+        let Pass { i, strips, first, blocks, last } = self.pass;
+        let mut waiting = self.sums.chunks_exact_mut(C * R);
+        for (x, out) in self.x.chunks_exact(C).zip(self.out.chunks_exact_mut(C)) {
+            let x = activations::<W, C>(x, first);
+            for strip in 0..strips {
+                let w = self.panel.rows::<W, R>(strip, blocks);
+                let waiting = waiting.next().unwrap_or_default();
+                let sums = waiting_sums::<L, R, C>(lanes, waiting, first);
+                let sums = multiply_add(lanes, w, x, sums);
+                if last {
+                    finish(lanes, sums, out, i + strip * R);
+                } else {
+                    wait::<L, R, C>(lanes, sums, waiting);
                 }
             }
         }
     }
 }
 
-/// The sums over the lanes of each of `sums`.
+/// The blocks from `first` on of the first `C` of `x`.
 #[inline(always)]
-fn joined<L: Lanes, const ROWS: usize>(lanes: L, sums: [L::V; ROWS], out: &mut [f32]) {
-    if ROWS.is_multiple_of(4) {
-        for (four, out) in out.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-            let r = 4 * four;
-            *out = lanes.join4([sums[r], sums[r + 1], sums[r + 2], sums[r + 3]]);
-        }
-    } else {
-        for r in 0..ROWS {
-            let mut one = [0.0; LANES];
-            lanes.store(sums[r], &mut one);
-            out[r] = join(one);
-        }
+fn activations<'a, R: WeightRow, const C: usize>(x: &[&'a [Line]], first: usize) -> [&'a [R::Lines]; C] {
+    let mut blocks: [&[R::Lines]; C] = [&[]; C];
+    for (blocks, x) in blocks.iter_mut().zip(x) {
+        *blocks = &R::lines(x)[first..];
     }
+    blocks
 }
 
-/// All blocks of a row, and their scales if they have any.
+/// `out[c][i + r]` becomes the sum over the lanes of `sums[c][r]`, four at a time whatever the shape of the tile.
 #[inline(always)]
-fn decode<L: Lanes, R: WeightRow>(lanes: L, row: R, out: &mut [Line], scales: &mut [Line]) {
-    let whole = row.whole();
-    for (i, (out, scale)) in out.chunks_exact_mut(R::STEPS).zip(scales).enumerate() {
-        let mut open = if i < whole { row.open(lanes, i) } else { row.open_tail(lanes) };
-        for (step, out) in out.iter_mut().enumerate() {
-            lanes.store(R::take(lanes, &mut open, step), out);
+fn finish<L: Lanes, const R: usize, const C: usize>(
+    lanes: L,
+    sums: [[L::V; R]; C],
+    out: &mut [&mut [f32]],
+    i: usize,
+) {
+    let mut at = 0;
+    while at < R * C {
+        let mut four = [lanes.splat(0.0); 4];
+        for k in 0..4.min(R * C - at) {
+            four[k] = sums[(at + k) / R][(at + k) % R];
         }
-        if R::SCALED {
-            lanes.store(if i < whole { row.scales(lanes, i) } else { row.tail_scales(lanes) }, scale);
+        let joined = lanes.join4(four);
+        if R.is_multiple_of(4) {
+            out[at / R][i + at % R..][..4].copy_from_slice(&joined);
+        } else {
+            for k in 0..4.min(R * C - at) {
+                out[(at + k) / R][i + (at + k) % R] = joined[k];
+            }
         }
+        at += 4;
     }
 }
 
@@ -309,6 +402,18 @@ fn decode<L: Lanes, R: WeightRow>(lanes: L, row: R, out: &mut [Line], scales: &m
 fn multiply_add<L: Lanes, R: WeightRow, const ROWS: usize, const COLUMNS: usize>(
     lanes: L,
     w: [R; ROWS],
+    x: [&[R::Lines]; COLUMNS],
+    sums: [[L::V; ROWS]; COLUMNS],
+) -> [[L::V; ROWS]; COLUMNS] {
+    multiply_add_ahead(lanes, w, w, x, sums)
+}
+
+/// [`multiply_add`] that asks for as much of the rows `ahead`.
+#[inline(always)]
+fn multiply_add_ahead<L: Lanes, R: WeightRow, const ROWS: usize, const COLUMNS: usize>(
+    lanes: L,
+    w: [R; ROWS],
+    ahead: [R; ROWS],
     mut x: [&[R::Lines]; COLUMNS],
     mut sums: [[L::V; ROWS]; COLUMNS],
 ) -> [[L::V; ROWS]; COLUMNS] {
@@ -322,6 +427,9 @@ fn multiply_add<L: Lanes, R: WeightRow, const ROWS: usize, const COLUMNS: usize>
         let mut lines = [&x[0][i]; COLUMNS];
         for c in 1..COLUMNS {
             lines[c] = &x[c][i];
+        }
+        for ahead in ahead {
+            ahead.prefetch(lanes, i);
         }
         let mut open = [w[0].open(lanes, i); ROWS];
         let mut scales = [w[0].scales(lanes, i); ROWS];

@@ -4,6 +4,7 @@ use std::arch::x86_64::*;
 
 use half::bf16;
 
+use super::Kernel;
 use super::lanes::{LANES, Lanes, Words};
 
 /// AVX2 and FMA: two registers a vector.
@@ -45,6 +46,11 @@ impl Lanes for Avx512 {
     const FEW: usize = 4;
     const MANY: usize = 8;
     const WIDE: usize = 6;
+
+    #[inline(never)]
+    fn apart<K: Kernel>(self, kernel: K) -> K::Output {
+        instructions!(super::avx512(kernel, self))
+    }
 
     #[inline(always)]
     fn splat(self, value: f32) -> __m512 {
@@ -200,6 +206,11 @@ impl Lanes for Avx2 {
     const FEW: usize = 2;
     const MANY: usize = 4;
     const WIDE: usize = 3;
+
+    #[inline(never)]
+    fn apart<K: Kernel>(self, kernel: K) -> K::Output {
+        instructions!(super::avx2(kernel, self))
+    }
 
     #[inline(always)]
     fn splat(self, value: f32) -> Self::V {
