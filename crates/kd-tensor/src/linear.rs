@@ -132,18 +132,17 @@ impl ColumnBlock<'_> {
 /// # Panics
 /// If `x` and `out` have different numbers of rows, or `x` other columns than `w`.
 pub fn multiply_rows(w: &impl WeightRows, start: usize, x: &[&[f32]], out: &mut [&mut [f32]]) {
-    Inputs::new(w, x).multiply(w, start, out);
+    // An empty list of rows has no width.
+    if out.first().is_some_and(|row| !row.is_empty()) {
+        Inputs::new(w, x).multiply(w, start, out);
+    }
 }
 
 /// Columns a task should have, where each takes `work` multiply-adds and there are `columns` in all: enough to be worth
-/// a task, and on one thread all of them.
+/// a task, and so few that their weights stay in a cache while all activation rows pass by.
 pub fn block_width(pool: &Pool, columns: usize, work: usize) -> usize {
     let tasks = (columns * work / TASK).clamp(1, 4 * pool.threads());
-    if pool.threads() == 1 {
-        columns.max(1)
-    } else {
-        columns.div_ceil(tasks).next_multiple_of(STEP).max(STEP)
-    }
+    columns.div_ceil(tasks).next_multiple_of(STEP).max(STEP)
 }
 
 /// `y[m, n] = Σ_k x[m, k] · w[n, k]`, with `x` `[M, K]` and `w` `[N, K]`; returns `y` `[M, N]`.

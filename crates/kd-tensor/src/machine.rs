@@ -37,7 +37,8 @@ pub fn peak(pool: &Pool, rounds: usize) -> f64 {
 /// With more bytes than the caches of a level hold it is the bandwidth of the next one.
 pub fn bandwidth(pool: &Pool, bytes: usize, rounds: usize) -> f64 {
     let share = (bytes / 4 / pool.threads()).next_multiple_of(128);
-    let data: Vec<Buffer> = (0..pool.threads()).map(|_| Buffer::from(vec![1.0f32; share].as_slice())).collect();
+    let data: Vec<Buffer> =
+        (0..pool.threads()).map(|_| Buffer::from(vec![1.0f32; share].as_slice())).collect();
     let repeats = ((1 << 22) / bytes.max(1)).max(1);
     let read = |streams: usize| {
         pool.for_each(data.iter().collect(), |data: &Buffer| {

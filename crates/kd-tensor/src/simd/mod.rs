@@ -10,10 +10,12 @@ mod inputs;
 mod lanes;
 mod limits;
 mod mix;
+mod panel;
 mod products;
 mod rows;
 #[cfg(test)]
 mod tests;
+mod tile;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
@@ -36,10 +38,8 @@ pub trait Kernel {
     ///
     /// Implementations are `inline(always)` down to the instructions: code takes on the instruction set of the function
     /// that it is inlined into.
-    fn run<L: Lanes, const ROWS: usize, const HALF: usize, const TALL: usize>(
-        self,
-        lanes: L,
-    ) -> Self::Output;
+    fn run<L: Lanes, const ROWS: usize, const HALF: usize, const TALL: usize>(self, lanes: L)
+    -> Self::Output;
 }
 
 /// An instruction set that this processor has.

@@ -1,19 +1,17 @@
 //! `y[m][n] = w[n] · x[m]`: a tile of weight rows against a tile of activation rows at a time.
 
-use std::marker::PhantomData;
 use std::ops::Range;
 
 use super::lanes::{LANES, Lanes, Line};
-use super::rows::{Decoded, WeightRow};
+use super::panel::{Panel, Pass, SCRATCH, Scratch, Tiles, grow};
+use super::rows::WeightRow;
+use super::tile::{activations, finish, multiply_add, wait, waiting_sums};
 use super::{Kernel, Level};
 use crate::WeightRows;
 use crate::buffer::Buffer;
 
 /// Lines of activations that stay in the first-level cache while weight rows pass by.
 const CLOSE: usize = 512;
-/// Lines of a weight row that are decoded together, where several tiles of activations use them: those of six activation
-/// rows stay in the first-level cache.
-const PANEL: usize = 64;
 /// Strips of weight rows that are decoded together: of four rows each, they stay in the second-level cache.
 const STRIPS: usize = 16;
 /// Bytes of activations that stay in the second-level cache while all weight rows pass by.
@@ -51,7 +49,9 @@ impl<W: WeightRows + ?Sized> Kernel for Products<'_, '_, W> {
     #[inline(always)]
     fn run<L: Lanes, const ROWS: usize, const HALF: usize, const TALL: usize>(mut self, lanes: L) {
         let mut done = 0;
-        if self.x.len() > L::MANY && self.blocks() > 0 {
+        // Two or three tiles decode for themselves in less time than it takes to write a panel.
+        let tiles = if W::Row::SCALED { 2 } else { 3 };
+        if self.x.len() > tiles * L::MANY && self.blocks() > 0 {
             return self.in_parts::<L, ROWS>(lanes);
         }
         if self.x.len() == 1 {
@@ -82,9 +82,11 @@ impl<'a, W: WeightRows + ?Sized> Products<'a, '_, W> {
             return i;
         }
         let (strips, blocks) = ((self.width() - i) / ROWS, self.blocks());
-        let mut m = 0;
-        while m < self.x.len() {
-            let count = (self.x.len() - m).min(limit);
+        let (mut m, mut tiles) = (0, self.x.len().div_ceil(limit));
+        while tiles > 0 {
+            // Tiles of about one width: a narrow one would wait for its own sums.
+            let count = (self.x.len() - m).div_ceil(tiles);
+            tiles -= 1;
             let each = (CLOSE / count / W::Row::STEPS).max(1);
             let mut sums = Buffer::zeros(if blocks > each { strips * ROWS * count * LANES } else { 0 });
             let mut first = 0;
@@ -119,20 +121,24 @@ impl<'a, W: WeightRows + ?Sized> Products<'a, '_, W> {
         let rows = self.x.len();
         let parts = rows.div_ceil((NEAR / (self.w.cols() * 4 + 1)).max(L::WIDE));
         let each = rows.div_ceil(parts);
-        let mut panel = Panel::new(STRIPS * ROWS, W::Row::STEPS, self.blocks());
-        let waiting = if self.blocks() <= panel.blocks { 0 } else { STRIPS * ROWS * each };
-        let mut sums = Buffer::zeros(waiting * LANES);
-        let sums = sums.as_chunks_mut().0;
+        let mut scratch = SCRATCH.take();
+        let Scratch { panel, sums } = &mut scratch;
+        panel.reserve(STRIPS * ROWS, W::Row::STEPS, self.blocks());
+        if self.blocks() > panel.blocks {
+            grow(sums, STRIPS * ROWS * each);
+        }
+        let sums = if self.blocks() > panel.blocks { sums.as_chunks_mut().0 } else { &mut [] };
         for (x, out) in self.x.chunks(each).zip(self.out.chunks_mut(each)) {
             let mut part = Products { w: self.w, start: self.start, x, out };
             let mut i = 0;
             while part.width() - i >= ROWS {
                 let strips = STRIPS.min((part.width() - i) / ROWS);
-                part.panels::<L, ROWS>(lanes, i, strips, &mut panel, sums);
+                part.panels::<L, ROWS>(lanes, i, strips, panel, sums);
                 i += strips * ROWS;
             }
             part.strips::<L, 1>(lanes, i, L::FEW);
         }
+        SCRATCH.set(scratch);
     }
 
     /// `strips · ROWS` weight rows from row `i` on, decoded a panel at a time. Between panels the sums of lanes wait in
@@ -180,73 +186,6 @@ impl<'a, W: WeightRows + ?Sized> Products<'a, '_, W> {
     }
 }
 
-/// A pass of a panel over activation rows.
-#[derive(Clone, Copy)]
-struct Pass {
-    /// The column of the result that the first row of the panel is for.
-    i: usize,
-    /// Strips in the panel.
-    strips: usize,
-    /// The first block.
-    first: usize,
-    /// Number of blocks.
-    blocks: usize,
-    /// Whether the sums are complete after it.
-    last: bool,
-}
-
-/// Decoded blocks of some weight rows.
-struct Panel {
-    /// Most blocks of a row.
-    blocks: usize,
-    values: Buffer,
-    scales: Buffer,
-}
-
-impl Panel {
-    fn new(rows: usize, steps: usize, blocks: usize) -> Self {
-        let blocks = blocks.min(PANEL / steps);
-        let lines = rows * blocks;
-        Self {
-            blocks,
-            values: Buffer::zeros(lines * steps * LANES),
-            scales: Buffer::zeros(lines * LANES),
-        }
-    }
-
-    /// Rows of `blocks` blocks, and their scales if they have any.
-    #[inline(always)]
-    fn decode<L: Lanes, R: WeightRow>(&mut self, lanes: L, rows: impl Iterator<Item = R>, blocks: usize) {
-        let values = self.values.as_chunks_mut().0.chunks_exact_mut(blocks * R::STEPS);
-        let scales = self.scales.as_chunks_mut().0.chunks_exact_mut(blocks);
-        for (row, (values, scales)) in rows.zip(values.zip(scales)) {
-            let whole = row.whole();
-            for (i, (out, scale)) in values.chunks_exact_mut(R::STEPS).zip(scales).enumerate() {
-                let mut open = if i < whole { row.open(lanes, i) } else { row.open_tail(lanes) };
-                for (step, out) in out.iter_mut().enumerate() {
-                    lanes.store(R::take(lanes, &mut open, step), out);
-                }
-                if R::SCALED {
-                    lanes.store(if i < whole { row.scales(lanes, i) } else { row.tail_scales(lanes) }, scale);
-                }
-            }
-        }
-    }
-
-    /// The rows of a strip.
-    #[inline(always)]
-    fn rows<R: WeightRow, const ROWS: usize>(&self, strip: usize, blocks: usize) -> [Decoded<'_, R>; ROWS] {
-        let (values, scales) = (self.values.as_chunks().0, self.scales.as_chunks().0);
-        let mut rows = [Decoded { lines: &[], scales: &[] }; ROWS];
-        for r in 0..ROWS {
-            let row = strip * ROWS + r;
-            rows[r].lines = R::lines(&values[row * blocks * R::STEPS..][..blocks * R::STEPS]);
-            rows[r].scales = &scales[row * blocks..][..blocks];
-        }
-        rows
-    }
-}
-
 /// Some blocks of all strips of `R` weight rows that fit the result from its column `i` on, against `C` rows of `x`.
 struct Strips<'a, 'o, W: ?Sized, const R: usize, const C: usize> {
     w: &'a W,
@@ -278,7 +217,7 @@ impl<W: WeightRows + ?Sized, const R: usize, const C: usize> Kernel for Strips<'
             }
             let waiting = waiting.next().unwrap_or_default();
             let sums = waiting_sums::<L, R, C>(lanes, waiting, first);
-            let sums = multiply_add_ahead(lanes, w, ahead, x, sums);
+            let sums = multiply_add(lanes, w, ahead, x, sums);
             if end == self.blocks {
                 finish(lanes, sums, self.out, i);
             } else {
@@ -286,198 +225,4 @@ impl<W: WeightRows + ?Sized, const R: usize, const C: usize> Kernel for Strips<'
             }
         }
     }
-}
-
-/// Sums as [`wait`] left them, or zeros for the first block.
-#[inline(always)]
-fn waiting_sums<L: Lanes, const R: usize, const C: usize>(
-    lanes: L,
-    waiting: &[Line],
-    first: usize,
-) -> [[L::V; R]; C] {
-    let mut sums = [[lanes.splat(0.0); R]; C];
-    if first > 0 {
-        for (sums, waiting) in sums.iter_mut().zip(waiting.as_chunks::<R>().0) {
-            for r in 0..R {
-                sums[r] = lanes.load(&waiting[r]);
-            }
-        }
-    }
-    sums
-}
-
-#[inline(always)]
-fn wait<L: Lanes, const R: usize, const C: usize>(lanes: L, sums: [[L::V; R]; C], waiting: &mut [Line]) {
-    for (sums, waiting) in sums.into_iter().zip(waiting.as_chunks_mut::<R>().0) {
-        for r in 0..R {
-            lanes.store(sums[r], &mut waiting[r]);
-        }
-    }
-}
-
-/// All strips of a panel against all of `x`, `C` rows at a time.
-struct Tiles<'a, 'o, W, const R: usize, const C: usize> {
-    panel: &'a Panel,
-    pass: Pass,
-    x: &'a [&'a [Line]],
-    out: &'a mut [&'o mut [f32]],
-    sums: &'a mut [Line],
-    form: PhantomData<W>,
-}
-
-impl<'a, 'o, W, const R: usize, const C: usize> Tiles<'a, 'o, W, R, C> {
-    fn new(
-        panel: &'a Panel,
-        pass: Pass,
-        x: &'a [&'a [Line]],
-        out: &'a mut [&'o mut [f32]],
-        sums: &'a mut [Line],
-    ) -> Self {
-        Self { panel, pass, x, out, sums, form: PhantomData }
-    }
-}
-
-impl<W: WeightRow, const R: usize, const C: usize> Kernel for Tiles<'_, '_, W, R, C> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<L: Lanes, const ROWS: usize, const HALF: usize, const TALL: usize>(self, lanes: L) {
-        let Pass { i, strips, first, blocks, last } = self.pass;
-        let mut waiting = self.sums.chunks_exact_mut(C * R);
-        for (x, out) in self.x.chunks_exact(C).zip(self.out.chunks_exact_mut(C)) {
-            let x = activations::<W, C>(x, first);
-            for strip in 0..strips {
-                let w = self.panel.rows::<W, R>(strip, blocks);
-                let waiting = waiting.next().unwrap_or_default();
-                let sums = waiting_sums::<L, R, C>(lanes, waiting, first);
-                let sums = multiply_add(lanes, w, x, sums);
-                if last {
-                    finish(lanes, sums, out, i + strip * R);
-                } else {
-                    wait::<L, R, C>(lanes, sums, waiting);
-                }
-            }
-        }
-    }
-}
-
-/// The blocks from `first` on of the first `C` of `x`.
-#[inline(always)]
-fn activations<'a, R: WeightRow, const C: usize>(x: &[&'a [Line]], first: usize) -> [&'a [R::Lines]; C] {
-    let mut blocks: [&[R::Lines]; C] = [&[]; C];
-    for (blocks, x) in blocks.iter_mut().zip(x) {
-        *blocks = &R::lines(x)[first..];
-    }
-    blocks
-}
-
-/// `out[c][i + r]` becomes the sum over the lanes of `sums[c][r]`, four at a time whatever the shape of the tile.
-#[inline(always)]
-fn finish<L: Lanes, const R: usize, const C: usize>(
-    lanes: L,
-    sums: [[L::V; R]; C],
-    out: &mut [&mut [f32]],
-    i: usize,
-) {
-    let mut at = 0;
-    while at < R * C {
-        let mut four = [lanes.splat(0.0); 4];
-        for k in 0..4.min(R * C - at) {
-            four[k] = sums[(at + k) / R][(at + k) % R];
-        }
-        let joined = lanes.join4(four);
-        if R.is_multiple_of(4) {
-            out[at / R][i + at % R..][..4].copy_from_slice(&joined);
-        } else {
-            for k in 0..4.min(R * C - at) {
-                out[(at + k) / R][i + (at + k) % R] = joined[k];
-            }
-        }
-        at += 4;
-    }
-}
-
-/// `sums` plus the products of all blocks of `w` with as many of `x`; the sums stay in registers throughout.
-#[inline(always)]
-fn multiply_add<L: Lanes, R: WeightRow, const ROWS: usize, const COLUMNS: usize>(
-    lanes: L,
-    w: [R; ROWS],
-    x: [&[R::Lines]; COLUMNS],
-    sums: [[L::V; ROWS]; COLUMNS],
-) -> [[L::V; ROWS]; COLUMNS] {
-    multiply_add_ahead(lanes, w, w, x, sums)
-}
-
-/// [`multiply_add`] that asks for as much of the rows `ahead`.
-#[inline(always)]
-fn multiply_add_ahead<L: Lanes, R: WeightRow, const ROWS: usize, const COLUMNS: usize>(
-    lanes: L,
-    w: [R; ROWS],
-    ahead: [R; ROWS],
-    mut x: [&[R::Lines]; COLUMNS],
-    mut sums: [[L::V; ROWS]; COLUMNS],
-) -> [[L::V; ROWS]; COLUMNS] {
-    let whole = w[0].whole();
-    let all = x;
-    for c in 0..COLUMNS {
-        x[c] = &x[c][..whole];
-    }
-    // Plain counted loops over fixed arrays: they unroll, and the arrays become registers.
-    for i in 0..whole {
-        let mut lines = [&x[0][i]; COLUMNS];
-        for c in 1..COLUMNS {
-            lines[c] = &x[c][i];
-        }
-        for ahead in ahead {
-            ahead.prefetch(lanes, i);
-        }
-        let mut open = [w[0].open(lanes, i); ROWS];
-        let mut scales = [w[0].scales(lanes, i); ROWS];
-        for r in 1..ROWS {
-            (open[r], scales[r]) = (w[r].open(lanes, i), w[r].scales(lanes, i));
-        }
-        sums = block::<L, R, ROWS, COLUMNS>(lanes, open, scales, lines, sums);
-    }
-    if w[0].has_tail() {
-        let mut open = [w[0].open_tail(lanes); ROWS];
-        let mut scales = [w[0].tail_scales(lanes); ROWS];
-        for r in 1..ROWS {
-            (open[r], scales[r]) = (w[r].open_tail(lanes), w[r].tail_scales(lanes));
-        }
-        sums = block::<L, R, ROWS, COLUMNS>(lanes, open, scales, all.map(|x| &x[whole]), sums);
-    }
-    sums
-}
-
-/// One block; its own sum first where it is scaled.
-#[inline(always)]
-fn block<L: Lanes, R: WeightRow, const ROWS: usize, const COLUMNS: usize>(
-    lanes: L,
-    mut open: [R::Open<L>; ROWS],
-    scales: [L::V; ROWS],
-    x: [&R::Lines; COLUMNS],
-    mut sums: [[L::V; ROWS]; COLUMNS],
-) -> [[L::V; ROWS]; COLUMNS] {
-    let mut part = if R::SCALED { [[lanes.splat(0.0); ROWS]; COLUMNS] } else { sums };
-    for step in 0..R::STEPS {
-        let mut w = [lanes.splat(0.0); ROWS];
-        for r in 0..ROWS {
-            w[r] = R::take(lanes, &mut open[r], step);
-        }
-        for c in 0..COLUMNS {
-            let x = lanes.load(&x[c].as_ref()[step]);
-            for r in 0..ROWS {
-                part[c][r] = lanes.mul_add(w[r], x, part[c][r]);
-            }
-        }
-    }
-    if !R::SCALED {
-        return part;
-    }
-    for c in 0..COLUMNS {
-        for r in 0..ROWS {
-            sums[c][r] = lanes.mul_add(part[c][r], scales[r], sums[c][r]);
-        }
-    }
-    sums
 }

@@ -284,13 +284,18 @@ impl Lanes for Avx2 {
 
     #[inline(always)]
     fn widen(self, from: &Words) -> (Self::V, Self::V) {
-        let eight = |i: usize| instructions!(_mm256_cvtepu16_epi32(_mm_loadu_si128(from.as_ptr().add(16 * i).cast())));
+        let eight = |i: usize| {
+            instructions!(_mm256_cvtepu16_epi32(_mm_loadu_si128(from.as_ptr().add(16 * i).cast())))
+        };
         (self.low_halves([eight(0), eight(1)]), self.low_halves([eight(2), eight(3)]))
     }
 
     #[inline(always)]
     fn words(self, from: &Words) -> Self::W {
-        instructions!([_mm256_loadu_si256(from.as_ptr().cast()), _mm256_loadu_si256(from.as_ptr().add(32).cast())])
+        instructions!([
+            _mm256_loadu_si256(from.as_ptr().cast()),
+            _mm256_loadu_si256(from.as_ptr().add(32).cast())
+        ])
     }
 
     #[inline(always)]
