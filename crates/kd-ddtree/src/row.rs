@@ -186,3 +186,20 @@ fn logit_of(entry: u64) -> f32 {
 fn token_of(entry: u64) -> u32 {
     !(entry as u32)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::exp_sum;
+
+    #[test]
+    fn the_sum_of_exponentials_is_right_and_leaves_out_what_has_none() {
+        for len in [1, 7, 8, 9, 1000] {
+            let logits: Vec<f32> = (0..len).map(|i| -((i * 37 % 101) as f32) * 1.3).collect();
+            let exact: f64 = logits.iter().map(|&x| f64::from(x).exp()).sum();
+            let got = exp_sum(&logits, 0.0);
+            assert!((got / exact - 1.0).abs() < 3e-7, "{len} logits: {got} for {exact}");
+        }
+        let odd = [0.0, f32::NAN, f32::NEG_INFINITY, -200.0];
+        assert!((exp_sum(&odd, 0.0) - 1.0).abs() < 1e-30, "e^0 alone");
+    }
+}

@@ -99,6 +99,20 @@ fn int4_products_do_not_depend_on_their_neighbours() {
     }
 }
 
+/// A stream without committed tokens has no keys to score.
+#[test]
+fn an_empty_list_of_rows_has_no_products() {
+    crate::multiply_rows(&RowList(&[]), 0, &[&[1.0; 5]], &mut [&mut []]);
+}
+
+#[test]
+fn inputs_for_another_form_of_weights_are_refused() {
+    let x = numbers(1, 64);
+    let inputs = Inputs::new(&int4_weights(4, 64), &[&x]);
+    let wrong = || inputs.multiply(&bf16_weights(4, 64), 0, &mut [&mut [0.0; 4]]);
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(wrong)).is_err());
+}
+
 #[test]
 fn f32_products_equal_the_dot_product_of_the_rows() {
     for len in [1, 15, 16, 17, 31, 33, 576] {
