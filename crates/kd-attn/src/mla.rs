@@ -216,9 +216,9 @@ impl Mla {
         let Task { segment, committed, first, row, head, out } = task;
         let heads = out.first().map_or(0, |out| out.len() / latent);
         let (rows, known) = (out.len(), committed.len());
-        let own: Vec<Vec<&[f32]>> = (row..row + rows)
-            .map(|r| segment.visible(r).iter().map(|v| latents.row(first + v)).collect())
-            .collect();
+        // Parents come before children, so no row sees one behind it.
+        let pass: Vec<&[f32]> = (0..row + rows).map(|r| latents.row(first + r)).collect();
+        let own: Vec<Vec<usize>> = (row..row + rows).map(|r| segment.visible(r)).collect();
         let queries: Vec<&[f32]> = (row..row + rows)
             .flat_map(|r| queries.row(first + r)[head * wide..][..heads * wide].chunks_exact(wide))
             .collect();
@@ -229,13 +229,18 @@ impl Mla {
             out.into_iter().flat_map(|out| out.chunks_exact_mut(latent)).collect();
         let mut shared: Vec<&mut [f32]> = scores.iter_rows_mut().map(|s| &mut s[..known]).collect();
         multiply_rows(&RowList(committed), 0, &queries, &mut shared);
+        // Scores with all rows of the pass at once, also those that a row does not see, cost less than row by row.
+        let mut passed = Matrix::zeros(queries.len(), pass.len());
+        multiply_rows(&RowList(&pass), 0, &queries, &mut passed.iter_rows_mut().collect::<Vec<_>>());
         let mut sums = Vec::with_capacity(queries.len());
-        for ((own, queries), scores) in
-            own.iter().zip(queries.chunks(heads)).zip(scores.data_mut().chunks_mut(heads * longest))
+        for ((own, passed), scores) in own
+            .iter()
+            .zip(passed.data().chunks(heads * pass.len()))
+            .zip(scores.data_mut().chunks_mut(heads * longest))
         {
-            let rest = scores.chunks_mut(longest).map(|s| &mut s[known..known + own.len()]);
-            multiply_rows(&RowList(own), 0, queries, &mut rest.collect::<Vec<_>>());
-            for scores in scores.chunks_mut(longest).map(|s| &mut s[..known + own.len()]) {
+            for (scores, passed) in scores.chunks_mut(longest).zip(passed.chunks(pass.len())) {
+                let scores = &mut scores[..known + own.len()];
+                scores[known..].iter_mut().zip(own).for_each(|(score, &v)| *score = passed[v]);
                 scores.iter_mut().for_each(|s| *s *= softmax_scale);
                 sums.push(ops::exponentials(scores));
             }
@@ -246,7 +251,8 @@ impl Mla {
             own.iter().zip(out_heads.chunks_mut(heads)).zip(scores.data().chunks(heads * longest))
         {
             let rest: Vec<&[f32]> = scores.chunks(longest).map(|s| &s[known..known + own.len()]).collect();
-            mix(&rest, &RowList(own), out);
+            let own: Vec<&[f32]> = own.iter().map(|&v| pass[v]).collect();
+            mix(&rest, &RowList(&own), out);
         }
         for (out, sum) in out_heads.into_iter().zip(sums) {
             out.iter_mut().for_each(|x| *x /= sum);

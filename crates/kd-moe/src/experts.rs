@@ -1,6 +1,6 @@
 //! Routed experts: grouped INT4 products in which each weight is read once for all of its rows.
 
-use kd_tensor::{Int4Matrix, Matrix, Pool, View, WeightRows, block_width, multiply_rows, ops::silu_mul};
+use kd_tensor::{Inputs, Int4Matrix, Matrix, Pool, View, WeightRows, block_width, ops::silu_mul};
 
 use crate::{Groups, Routing};
 
@@ -28,13 +28,15 @@ impl Experts {
     }
 
     /// `silu(gate x) · up x` for each assignment, in the groups' order: `[assignments, width]`.
-    fn gate_up(&self, pool: &Pool, x: View<'_>, groups: &Groups) -> Matrix {
+    pub fn gate_up(&self, pool: &Pool, x: View<'_>, groups: &Groups) -> Matrix {
         let width = self.0.first().map_or(0, |e| e.gate.rows());
         let mut hidden = Matrix::zeros(groups.assignments(), width);
+        let Some(first) = self.0.first() else { return hidden };
+        let x = Inputs::new(&first.gate, &(0..x.rows()).map(|r| x.row(r)).collect::<Vec<_>>());
         let mut rows = hidden.iter_rows_mut();
         let mut tasks = Vec::new();
         for group in groups.iter() {
-            let block = block_width(pool, width, 2 * group.rows.len() * x.cols());
+            let block = block_width(pool, width, 2 * group.rows.len() * first.gate.cols());
             let mut blocks: Vec<_> =
                 rows.by_ref().take(group.rows.len()).map(|row| row.chunks_mut(block)).collect();
             for start in (0..width).step_by(block) {
@@ -44,26 +46,35 @@ impl Experts {
         }
         pool.for_each(tasks, |(group, start, mut out)| {
             let expert = &self.0[group.expert];
-            let x: Vec<&[f32]> = group.rows.iter().map(|&r| x.row(r as usize)).collect();
+            let x = x.select(group.rows.iter().map(|&r| r as usize));
             let mut up = Matrix::zeros(out.len(), out[0].len());
-            multiply_rows(&expert.gate, start, &x, &mut out);
-            multiply_rows(&expert.up, start, &x, &mut up.iter_rows_mut().collect::<Vec<_>>());
+            x.multiply(&expert.gate, start, &mut out);
+            x.multiply(&expert.up, start, &mut up.iter_rows_mut().collect::<Vec<_>>());
             out.iter_mut().zip(up.iter_rows()).for_each(|(gate, up)| silu_mul(gate, up));
         });
         hidden
     }
 
     /// The weighted sum of the down products: `[rows, hidden]`.
-    fn down(&self, pool: &Pool, rows: usize, hidden: &Matrix, routing: &Routing, groups: &Groups) -> Matrix {
+    pub fn down(
+        &self,
+        pool: &Pool,
+        rows: usize,
+        hidden: &Matrix,
+        routing: &Routing,
+        groups: &Groups,
+    ) -> Matrix {
         let out_features = self.0.first().map_or(0, |e| e.down.rows());
         let mut y = Matrix::zeros(rows, out_features);
+        let Some(first) = self.0.first() else { return y };
+        let inputs = Inputs::new(&first.down, &hidden.iter_rows().collect::<Vec<_>>());
         let block = block_width(pool, out_features, groups.assignments() * hidden.cols());
         pool.for_each(y.column_blocks(0..out_features, block), |mut block| {
             for group in groups.iter() {
-                let x: Vec<&[f32]> = (0..group.rows.len()).map(|i| hidden.row(group.start + i)).collect();
+                let x = inputs.select(group.start..group.start + group.rows.len());
                 let mut part = Matrix::zeros(x.len(), block.columns.len());
                 let mut out: Vec<&mut [f32]> = part.iter_rows_mut().collect();
-                multiply_rows(&self.0[group.expert].down, block.columns.start, &x, &mut out);
+                x.multiply(&self.0[group.expert].down, block.columns.start, &mut out);
                 for ((&row, &slot), part) in group.rows.iter().zip(group.slots).zip(part.iter_rows()) {
                     let weight = routing.weights[slot as usize];
                     let y = block.rows[row as usize].iter_mut();

@@ -17,6 +17,8 @@ pub(crate) struct Buffer {
 }
 
 impl Buffer {
+    pub(crate) const EMPTY: Self = Self { lines: Vec::new(), len: 0 };
+
     pub(crate) fn zeros(len: usize) -> Self {
         Self { lines: vec![Line([0.0; 16]); len.div_ceil(16)], len }
     }

@@ -107,14 +107,17 @@ impl WeightRows for Int4Matrix {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mix;
+    use crate::multiply_rows;
 
     /// Row `row` of `m`, as the kernels decode it.
     fn decode(m: &Int4Matrix, row: usize) -> Vec<f32> {
-        let coefficients: Vec<f32> = (0..m.rows()).map(|r| if r == row { 1.0 } else { 0.0 }).collect();
-        let mut out = vec![0.0; m.cols()];
-        mix(&[&coefficients], m, &mut [&mut out]);
-        out
+        let unit = |k: usize| (0..m.cols()).map(|c| if c == k { 1.0 } else { 0.0 }).collect::<Vec<f32>>();
+        let value = |k: usize| {
+            let mut out = [f32::NAN];
+            multiply_rows(m, row, &[&unit(k)], &mut [&mut out]);
+            out[0]
+        };
+        (0..m.cols()).map(value).collect()
     }
 
     /// Fault k26.md §5 rows 5 and 6: reversed nibbles; 15 of 16 codes.

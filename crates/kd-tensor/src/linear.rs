@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::simd::{Bf16Row, F32Row, WeightRow, products};
+use crate::simd::{Bf16Row, F32Row, Inputs, PlainRow, WeightRow};
 use crate::{Bf16Matrix, Matrix, Pool, View};
 
 /// Multiply-adds that repay handing a task to another thread: some microseconds of one core.
@@ -22,6 +22,26 @@ pub trait WeightRows: Sync {
     fn cols(&self) -> usize;
     /// Row `row`.
     fn row(&self, row: usize) -> Self::Row<'_>;
+}
+
+/// Weights whose rows can be read in the order of their elements, as [`crate::mix`] does.
+pub trait PlainRows: WeightRows {
+    /// Row `row`.
+    fn plain(&self, row: usize) -> impl PlainRow;
+}
+
+impl PlainRows for Bf16Matrix {
+    #[inline(always)]
+    fn plain(&self, row: usize) -> impl PlainRow {
+        WeightRows::row(self, row)
+    }
+}
+
+impl PlainRows for RowList<'_> {
+    #[inline(always)]
+    fn plain(&self, row: usize) -> impl PlainRow {
+        WeightRows::row(self, row)
+    }
 }
 
 impl WeightRows for Bf16Matrix {
@@ -103,7 +123,7 @@ impl ColumnBlock<'_> {
     /// If `x` has other rows than the block or other columns than `w`.
     pub fn multiply(&mut self, x: View<'_>, w: &impl WeightRows) {
         let x: Vec<&[f32]> = (0..x.rows()).map(|m| x.row(m)).collect();
-        products(w, self.columns.start, &x, &mut self.rows);
+        Inputs::new(w, &x).multiply(w, self.columns.start, &mut self.rows);
     }
 }
 
@@ -112,18 +132,17 @@ impl ColumnBlock<'_> {
 /// # Panics
 /// If `x` and `out` have different numbers of rows, or `x` other columns than `w`.
 pub fn multiply_rows(w: &impl WeightRows, start: usize, x: &[&[f32]], out: &mut [&mut [f32]]) {
-    products(w, start, x, out);
+    // An empty list of rows has no width.
+    if out.first().is_some_and(|row| !row.is_empty()) {
+        Inputs::new(w, x).multiply(w, start, out);
+    }
 }
 
 /// Columns a task should have, where each takes `work` multiply-adds and there are `columns` in all: enough to be worth
-/// a task, and on one thread all of them.
+/// a task, and so few that their weights stay in a cache while all activation rows pass by.
 pub fn block_width(pool: &Pool, columns: usize, work: usize) -> usize {
     let tasks = (columns * work / TASK).clamp(1, 4 * pool.threads());
-    if pool.threads() == 1 {
-        columns.max(1)
-    } else {
-        columns.div_ceil(tasks).next_multiple_of(STEP).max(STEP)
-    }
+    columns.div_ceil(tasks).next_multiple_of(STEP).max(STEP)
 }
 
 /// `y[m, n] = Σ_k x[m, k] · w[n, k]`, with `x` `[M, K]` and `w` `[N, K]`; returns `y` `[M, N]`.
@@ -133,7 +152,10 @@ pub fn block_width(pool: &Pool, columns: usize, work: usize) -> usize {
 pub fn linear(pool: &Pool, x: View<'_>, w: &impl WeightRows) -> Matrix {
     let mut y = Matrix::zeros(x.rows(), w.rows());
     let width = block_width(pool, w.rows(), x.rows() * w.cols());
-    pool.for_each(y.column_blocks(0..w.rows(), width), |mut block| block.multiply(x, w));
+    let inputs = Inputs::new(w, &(0..x.rows()).map(|m| x.row(m)).collect::<Vec<_>>());
+    pool.for_each(y.column_blocks(0..w.rows(), width), |mut block| {
+        inputs.multiply(w, block.columns.start, &mut block.rows);
+    });
     y
 }
 

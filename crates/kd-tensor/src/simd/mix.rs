@@ -1,9 +1,12 @@
 //! `y[m] += Σ_j a[m][j] · w[j]`: rows mixed by coefficients, each element summed in order of `j`.
 
-use super::lanes::{CHUNK, Lanes};
-use super::rows::{F32Row, WeightRow, split, split_mut};
+use super::lanes::{LANES, Lanes, Line};
+use super::rows::PlainRow;
 use super::{Kernel, Level};
-use crate::WeightRows;
+use crate::PlainRows;
+
+/// Columns that are summed at a time: two vectors.
+const CHUNK: usize = 2 * LANES;
 
 struct Mix<'a, 'o, W: ?Sized> {
     coefficients: &'a [&'a [f32]],
@@ -17,11 +20,14 @@ struct Mix<'a, 'o, W: ?Sized> {
 /// # Panics
 /// If `coefficients` and `out` have different numbers of rows, `w` has other rows than `coefficients` columns, or `out`
 /// has rows of different lengths or longer than those of `w`.
-pub fn mix<W: WeightRows + ?Sized>(coefficients: &[&[f32]], w: &W, out: &mut [&mut [f32]]) {
+pub fn mix<W>(coefficients: &[&[f32]], w: &W, out: &mut [&mut [f32]])
+where
+    W: PlainRows + ?Sized,
+{
     mix_at(Level::best(), coefficients, w, out);
 }
 
-pub(super) fn mix_at<W: WeightRows + ?Sized>(
+pub(super) fn mix_at<W: PlainRows + ?Sized>(
     level: Level,
     coefficients: &[&[f32]],
     w: &W,
@@ -37,19 +43,19 @@ pub(super) fn mix_at<W: WeightRows + ?Sized>(
     level.run(Mix { coefficients, w, out });
 }
 
-impl<W: WeightRows + ?Sized> Kernel for Mix<'_, '_, W> {
+impl<W: PlainRows + ?Sized> Kernel for Mix<'_, '_, W> {
     type Output = ();
 
     #[inline(always)]
-    fn run<L: Lanes, const ROWS: usize, const TALL: usize, const COLUMNS: usize>(self, lanes: L) {
+    fn run<L: Lanes, const ROWS: usize, const HALF: usize, const TALL: usize>(self, lanes: L) {
         let mut done = 0;
         while done < self.out.len() {
             let a = &self.coefficients[done..];
             let out = &mut self.out[done..];
-            // A chunk is two vectors wide, so half as many of them as a tile has sums.
-            done += if ROWS * COLUMNS >= 16 && out.len() >= 8 {
+            // A chunk is two vectors wide, so there are a third as many rows of them as a tile has sums.
+            done += if L::WIDE >= 6 && out.len() >= 8 {
                 mix_rows::<L, _, 8>(lanes, a, self.w, out)
-            } else if ROWS * COLUMNS >= 8 && out.len() >= 4 {
+            } else if L::WIDE >= 6 && out.len() >= 4 {
                 mix_rows::<L, _, 4>(lanes, a, self.w, out)
             } else if out.len() >= 2 {
                 mix_rows::<L, _, 2>(lanes, a, self.w, out)
@@ -62,7 +68,7 @@ impl<W: WeightRows + ?Sized> Kernel for Mix<'_, '_, W> {
 
 /// The first `N` rows of `out`. Returns `N`.
 #[inline(always)]
-fn mix_rows<L: Lanes, W: WeightRows + ?Sized, const N: usize>(
+fn mix_rows<L: Lanes, W: PlainRows + ?Sized, const N: usize>(
     lanes: L,
     a: &[&[f32]],
     w: &W,
@@ -75,18 +81,21 @@ fn mix_rows<L: Lanes, W: WeightRows + ?Sized, const N: usize>(
     let width = out[0].len();
     for start in (0..width).step_by(CHUNK) {
         let part = CHUNK.min(width - start);
-        let mut sums = [[0.0; CHUNK]; N];
+        let mut sums = [[[0.0; LANES]; 2]; N];
         for (sums, out) in sums.iter_mut().zip(out.iter()) {
-            sums[..part].copy_from_slice(&out[start..start + part]);
+            sums.as_flattened_mut()[..part].copy_from_slice(&out[start..start + part]);
         }
         if start + CHUNK <= w.cols() {
-            tile(lanes, coefficients, w.rows(), |j| w.row(j).chunk(lanes, start / CHUNK), &mut sums);
+            tile(lanes, coefficients, w.rows(), |j| w.plain(j).pair(lanes, start / CHUNK), &mut sums);
         } else {
-            let tail = |j| F32Row::of_chunks(&[w.row(j).tail()]).chunk(lanes, 0);
-            tile(lanes, coefficients, w.rows(), tail, &mut sums);
+            let rest = |j| {
+                let [low, high] = w.plain(j).rest();
+                (lanes.load(&low), lanes.load(&high))
+            };
+            tile(lanes, coefficients, w.rows(), rest, &mut sums);
         }
         for (sums, out) in sums.iter().zip(out.iter_mut()) {
-            out[start..start + part].copy_from_slice(&sums[..part]);
+            out[start..start + part].copy_from_slice(&sums.as_flattened()[..part]);
         }
     }
     N
@@ -99,7 +108,7 @@ fn tile<L: Lanes, const N: usize>(
     mut a: [&[f32]; N],
     count: usize,
     row: impl Fn(usize) -> (L::V, L::V),
-    sums: &mut [[f32; CHUNK]; N],
+    sums: &mut [[Line; 2]; N],
 ) {
     for a in &mut a {
         *a = &a[..count];
@@ -107,7 +116,7 @@ fn tile<L: Lanes, const N: usize>(
     let mut low = [lanes.splat(0.0); N];
     let mut high = [lanes.splat(0.0); N];
     for m in 0..N {
-        (low[m], high[m]) = (lanes.load(split(&sums[m]).0), lanes.load(split(&sums[m]).1));
+        (low[m], high[m]) = (lanes.load(&sums[m][0]), lanes.load(&sums[m][1]));
     }
     let mut j = 0;
     while j < count {
@@ -120,8 +129,7 @@ fn tile<L: Lanes, const N: usize>(
         j += 1;
     }
     for m in 0..N {
-        let (to_low, to_high) = split_mut(&mut sums[m]);
-        lanes.store(low[m], to_low);
-        lanes.store(high[m], to_high);
+        lanes.store(low[m], &mut sums[m][0]);
+        lanes.store(high[m], &mut sums[m][1]);
     }
 }

@@ -1,265 +1,228 @@
 //! `y[m][n] = w[n] · x[m]`: a tile of weight rows against a tile of activation rows at a time.
 
-use super::lanes::{CHUNK, LANES, Lanes, join};
-use super::rows::{F32Row, WeightRow, split, split_mut};
+use std::ops::Range;
+
+use super::lanes::{LANES, Lanes, Line};
+use super::panel::{Panel, Pass, SCRATCH, Scratch, Tiles, grow};
+use super::rows::WeightRow;
+use super::tile::{activations, finish, multiply_add, wait, waiting_sums};
 use super::{Kernel, Level};
 use crate::WeightRows;
 use crate::buffer::Buffer;
 
-/// Chunks of a weight row that are decoded together, where several tiles of activations use them: for four rows
-/// 16 KiB, so that they and a tile of activations stay in the first-level cache.
-const PANEL: usize = 32;
+/// Lines of activations that stay in the first-level cache while weight rows pass by.
+const CLOSE: usize = 512;
+/// Strips of weight rows that are decoded together: of four rows each, they stay in the second-level cache.
+const STRIPS: usize = 16;
+/// Bytes of activations that stay in the second-level cache while all weight rows pass by.
+const NEAR: usize = 1 << 20;
 
 struct Products<'a, 'o, W: ?Sized> {
     w: &'a W,
     start: usize,
-    x: &'a [&'a [f32]],
+    x: &'a [&'a [Line]],
     out: &'a mut [&'o mut [f32]],
 }
 
-/// `out[m][i] = w[start + i] · x[m]` for as many weight rows as `out` is wide.
+/// `out[m][i] = w[start + i] · x[m]` for as many weight rows as `out` is wide, with `x` as [`super::Inputs`] has it.
 ///
 /// # Panics
-/// If `x` and `out` have different numbers of rows, the rows of `out` different lengths, or `x` other columns than `w`.
-pub(crate) fn products<W: WeightRows + ?Sized>(w: &W, start: usize, x: &[&[f32]], out: &mut [&mut [f32]]) {
-    products_at(Level::best(), w, start, x, out);
-}
-
-pub(super) fn products_at<W: WeightRows + ?Sized>(
+/// If `x` and `out` have different numbers of rows, or the rows of `out` different lengths.
+pub(super) fn products<W: WeightRows + ?Sized>(
     level: Level,
     w: &W,
     start: usize,
-    x: &[&[f32]],
+    x: &[&[Line]],
     out: &mut [&mut [f32]],
 ) {
     assert_eq!(x.len(), out.len(), "rows of x and of the result");
     let width = out.first().map_or(0, |row| row.len());
     assert!(out.iter().all(|row| row.len() == width), "columns of the result");
-    if width == 0 {
-        return;
+    if width > 0 {
+        level.run(Products { w, start, x, out });
     }
-    assert!(x.iter().all(|x| x.len() == w.cols()), "columns of x and of the weights");
-    level.run(Products { w, start, x, out });
-}
-
-/// Some chunks of a strip of weight rows, taken by all of `x` before the next ones.
-#[derive(Clone, Copy)]
-struct Pass {
-    /// The first weight row, counted from the first column of the result.
-    i: usize,
-    /// The first chunk.
-    first: usize,
-    /// Whether the sums are complete after it.
-    last: bool,
 }
 
 impl<W: WeightRows + ?Sized> Kernel for Products<'_, '_, W> {
     type Output = ();
 
     #[inline(always)]
-    fn run<L: Lanes, const ROWS: usize, const TALL: usize, const COLUMNS: usize>(mut self, lanes: L) {
-        let width = self.out.first().map_or(0, |row| row.len());
-        let (chunks, rest) = (self.w.cols() / CHUNK, self.w.cols() % CHUNK);
-        let decoded = if self.x.len() > COLUMNS { PANEL.min(chunks) } else { 0 };
-        let waiting = if rest == 0 && (decoded == 0 || decoded == chunks) { 0 } else { self.x.len() };
-        let mut panel = Buffer::zeros(ROWS * decoded * CHUNK);
-        let mut acc = Buffer::zeros(ROWS.max(TALL) * waiting * LANES);
-        let (panel, acc) = (panel.as_chunks_mut().0, acc.as_chunks_mut().0);
+    fn run<L: Lanes, const ROWS: usize, const HALF: usize, const TALL: usize>(mut self, lanes: L) {
         let mut done = 0;
+        // Two or three tiles decode for themselves in less time than it takes to write a panel.
+        let tiles = if W::Row::SCALED { 2 } else { 3 };
+        if self.x.len() > tiles * L::MANY && self.blocks() > 0 {
+            return self.in_parts::<L, ROWS>(lanes);
+        }
         if self.x.len() == 1 {
-            while width - done >= TALL {
-                self.strip::<L, TALL, 1>(lanes, done, acc, panel);
-                done += TALL;
-            }
+            done = self.strips::<L, TALL>(lanes, done, 1);
         }
-        while width - done >= ROWS {
-            self.strip::<L, ROWS, COLUMNS>(lanes, done, acc, panel);
-            done += ROWS;
+        if self.x.len() <= L::FEW {
+            done = self.strips::<L, ROWS>(lanes, done, L::FEW);
         }
-        while done < width {
-            self.strip::<L, 1, COLUMNS>(lanes, done, acc, panel);
-            done += 1;
-        }
+        done = self.strips::<L, HALF>(lanes, done, L::MANY);
+        self.strips::<L, 1>(lanes, done, L::FEW);
     }
 }
 
-impl<W: WeightRows + ?Sized> Products<'_, '_, W> {
-    /// Weight rows `start + i …` against all of `x`. Where that takes several passes, sums of lanes wait in `acc`,
-    /// `[rows of x][ROWS][LANES]`; `panel` has room for decoded chunks.
+impl<'a, W: WeightRows + ?Sized> Products<'a, '_, W> {
+    fn width(&self) -> usize {
+        self.out.first().map_or(0, |row| row.len())
+    }
+
+    /// Blocks of a row.
+    fn blocks(&self) -> usize {
+        self.w.cols().div_ceil(W::Row::STEPS * LANES)
+    }
+
+    /// As many times `ROWS` weight rows as there are from row `i` on, decoded in registers. Returns the next row.
     #[inline(always)]
-    fn strip<L: Lanes, const ROWS: usize, const COLUMNS: usize>(
+    fn strips<L: Lanes, const ROWS: usize>(&mut self, lanes: L, i: usize, limit: usize) -> usize {
+        if self.width() - i < ROWS {
+            return i;
+        }
+        let (strips, blocks) = ((self.width() - i) / ROWS, self.blocks());
+        let (mut m, mut tiles) = (0, self.x.len().div_ceil(limit));
+        while tiles > 0 {
+            // Tiles of about one width: a narrow one would wait for its own sums.
+            let count = (self.x.len() - m).div_ceil(tiles);
+            tiles -= 1;
+            let each = (CLOSE / count / W::Row::STEPS).max(1);
+            let mut sums = Buffer::zeros(if blocks > each { strips * ROWS * count * LANES } else { 0 });
+            let mut first = 0;
+            // Weights without elements have products all the same.
+            while first < blocks.max(1) {
+                let part = first..(first + each).min(blocks);
+                let (x, out) = (&self.x[m..m + count], &mut self.out[m..m + count]);
+                let sums = sums.as_chunks_mut().0;
+                macro_rules! strips {
+                    ($($columns:literal)*) => {
+                        match count {
+                            $($columns if limit >= $columns => lanes.apart(Strips::<W, ROWS, $columns> {
+                                w: self.w, start: self.start, i, blocks, part, x, out, sums,
+                            }),)*
+                            _ => lanes.apart(Strips::<W, ROWS, 1> {
+                                w: self.w, start: self.start, i, blocks, part, x, out, sums,
+                            }),
+                        }
+                    };
+                }
+                strips!(8 7 6 5 4 3 2);
+                first += each;
+            }
+            m += count;
+        }
+        i + strips * ROWS
+    }
+
+    /// Many activation rows: as many at a time as stay near, against all weight rows.
+    #[inline(always)]
+    fn in_parts<L: Lanes, const ROWS: usize>(self, lanes: L) {
+        let rows = self.x.len();
+        let parts = rows.div_ceil((NEAR / (self.w.cols() * 4 + 1)).max(L::WIDE));
+        let each = rows.div_ceil(parts);
+        let mut scratch = SCRATCH.take();
+        let Scratch { panel, sums } = &mut scratch;
+        panel.reserve(STRIPS * ROWS, W::Row::STEPS, self.blocks());
+        if self.blocks() > panel.blocks {
+            grow(sums, STRIPS * ROWS * each);
+        }
+        let sums = if self.blocks() > panel.blocks { sums.as_chunks_mut().0 } else { &mut [] };
+        for (x, out) in self.x.chunks(each).zip(self.out.chunks_mut(each)) {
+            let mut part = Products { w: self.w, start: self.start, x, out };
+            let mut i = 0;
+            while part.width() - i >= ROWS {
+                let strips = STRIPS.min((part.width() - i) / ROWS);
+                part.panels::<L, ROWS>(lanes, i, strips, panel, sums);
+                i += strips * ROWS;
+            }
+            part.strips::<L, 1>(lanes, i, L::FEW);
+        }
+        SCRATCH.set(scratch);
+    }
+
+    /// `strips · ROWS` weight rows from row `i` on, decoded a panel at a time. Between panels the sums of lanes wait in
+    /// `sums`, `[rows of x][strips][ROWS]`.
+    #[inline(always)]
+    fn panels<L: Lanes, const ROWS: usize>(
         &mut self,
         lanes: L,
         i: usize,
-        acc: &mut [[f32; LANES]],
-        panel: &mut [[f32; CHUNK]],
+        strips: usize,
+        panel: &mut Panel,
+        sums: &mut [Line],
     ) {
-        let acc = acc.as_chunks_mut().0;
-        let mut rows = [self.w.row(self.start + i); ROWS];
-        for (r, row) in rows.iter_mut().enumerate() {
-            *row = self.w.row(self.start + i + r);
-        }
-        let (chunks, rest) = (rows[0].len() / CHUNK, rows[0].len() % CHUNK);
-        if self.x.len() <= COLUMNS {
-            let mut whole = rows;
-            for row in &mut whole {
-                *row = row.chunks(0, chunks);
-            }
-            self.tiles::<L, _, ROWS, COLUMNS>(lanes, whole, Pass { i, first: 0, last: rest == 0 }, acc);
-        } else {
-            if chunks <= PANEL {
-                // Rows so short are over before the processor has noticed that others follow.
-                for next in (self.start + i + ROWS..self.w.rows()).take(ROWS) {
-                    self.w.row(next).prefetch(lanes);
+        let blocks = self.blocks();
+        for first in (0..blocks).step_by(panel.blocks.max(1)) {
+            let end = (first + panel.blocks).min(blocks);
+            let row = |r: usize| self.w.row(self.start + i + r).part(first, end);
+            panel.decode(lanes, (0..strips * ROWS).map(row), end - first);
+            let (mut m, tiles) = (0, self.x.len().div_ceil(L::WIDE));
+            // Tiles of about one width: a narrow one would wait for its own sums.
+            for count in [self.x.len().div_ceil(tiles), self.x.len() / tiles] {
+                let narrower = tiles * count.max(1) - self.x.len().min(tiles * count.max(1));
+                let rows = if m == 0 { (tiles - narrower) * count } else { self.x.len() - m };
+                if rows == 0 {
+                    continue;
                 }
-            }
-            for first in (0..chunks).step_by(PANEL) {
-                let count = PANEL.min(chunks - first);
-                let mut decoded = [F32Row::of_chunks(&[]); ROWS];
-                for ((panel, row), decoded) in panel.chunks_exact_mut(count).zip(rows).zip(&mut decoded) {
-                    decode(lanes, row.chunks(first, count), panel);
-                    *decoded = F32Row::of_chunks(panel);
+                let (x, out) = (&self.x[m..m + rows], &mut self.out[m..m + rows]);
+                let waiting = if sums.is_empty() { 0 } else { m * strips * ROWS };
+                let sums = &mut sums[waiting..];
+                let pass = Pass { i, strips, first, blocks: end - first, last: end == blocks };
+                macro_rules! tiles {
+                    ($($columns:literal)*) => {
+                        match count {
+                            $($columns if L::WIDE >= $columns => {
+                                lanes.apart(Tiles::<W::Row<'_>, ROWS, $columns>::new(panel, pass, x, out, sums));
+                            })*
+                            _ => lanes.apart(Tiles::<W::Row<'_>, ROWS, 1>::new(panel, pass, x, out, sums)),
+                        }
+                    };
                 }
-                let last = rest == 0 && first + count == chunks;
-                self.tiles::<L, _, ROWS, COLUMNS>(lanes, decoded, Pass { i, first, last }, acc);
-            }
-        }
-        if rest > 0 {
-            let mut tails = [[[0.0; CHUNK]; 1]; ROWS];
-            for (tail, row) in tails.iter_mut().zip(rows) {
-                tail[0] = row.tail();
-            }
-            let mut w = [F32Row::of_chunks(&[]); ROWS];
-            for (w, tail) in w.iter_mut().zip(&tails) {
-                *w = F32Row::of_chunks(tail);
-            }
-            let pass = Pass { i, first: chunks, last: true };
-            for m in 0..self.x.len() {
-                let x = [F32Row::from(self.x[m]).tail()];
-                self.tile(lanes, w, [&x], m, pass, acc);
+                tiles!(6 5 4 3 2);
+                m += rows;
             }
         }
     }
+}
 
-    /// A pass over all of `x`, in tiles of about one width: a narrow one would wait for its own sums.
-    #[inline(always)]
-    fn tiles<L: Lanes, R: WeightRow, const ROWS: usize, const COLUMNS: usize>(
-        &mut self,
-        lanes: L,
-        w: [R; ROWS],
-        pass: Pass,
-        acc: &mut [[[f32; LANES]; ROWS]],
-    ) {
-        let rows = self.x;
-        let x = |m: usize| &F32Row::from(rows[m]).whole()[pass.first..];
-        let (mut m, mut tiles) = (0, rows.len().div_ceil(COLUMNS));
-        while tiles > 0 {
-            let count = (rows.len() - m).div_ceil(tiles);
-            match count {
-                5 if COLUMNS >= 5 => {
-                    self.tile(lanes, w, [x(m), x(m + 1), x(m + 2), x(m + 3), x(m + 4)], m, pass, acc);
-                }
-                4 if COLUMNS >= 4 => self.tile(lanes, w, [x(m), x(m + 1), x(m + 2), x(m + 3)], m, pass, acc),
-                3 if COLUMNS >= 3 => self.tile(lanes, w, [x(m), x(m + 1), x(m + 2)], m, pass, acc),
-                2 if COLUMNS >= 2 => self.tile(lanes, w, [x(m), x(m + 1)], m, pass, acc),
-                _ => self.tile(lanes, w, [x(m)], m, pass, acc),
-            }
-            m += count;
-            tiles -= 1;
-        }
-    }
+/// Some blocks of all strips of `R` weight rows that fit the result from its column `i` on, against `C` rows of `x`.
+struct Strips<'a, 'o, W: ?Sized, const R: usize, const C: usize> {
+    w: &'a W,
+    start: usize,
+    i: usize,
+    /// Blocks of a row.
+    blocks: usize,
+    part: Range<usize>,
+    x: &'a [&'a [Line]],
+    out: &'a mut [&'o mut [f32]],
+    /// Sums that wait between parts, `[strips][C][R]`.
+    sums: &'a mut [Line],
+}
 
-    /// Rows `m …` of `x` in a pass.
+impl<W: WeightRows + ?Sized, const R: usize, const C: usize> Kernel for Strips<'_, '_, W, R, C> {
+    type Output = ();
+
     #[inline(always)]
-    fn tile<L: Lanes, R: WeightRow, const ROWS: usize, const COLUMNS: usize>(
-        &mut self,
-        lanes: L,
-        w: [R; ROWS],
-        x: [&[[f32; CHUNK]]; COLUMNS],
-        m: usize,
-        pass: Pass,
-        acc: &mut [[[f32; LANES]; ROWS]],
-    ) {
-        let mut sums = [[lanes.splat(0.0); ROWS]; COLUMNS];
-        if pass.first > 0 {
-            for c in 0..COLUMNS {
-                for r in 0..ROWS {
-                    sums[c][r] = lanes.load(&acc[m + c][r]);
-                }
+    fn run<L: Lanes, const ROWS: usize, const HALF: usize, const TALL: usize>(self, lanes: L) {
+        let Range { start: first, end } = self.part;
+        let x = activations::<W::Row<'_>, C>(self.x, first);
+        let mut waiting = self.sums.chunks_exact_mut(C * R);
+        for i in (self.i..self.out[0].len() + 1 - R).step_by(R) {
+            let mut w = [self.w.row(self.start + i).part(first, end); R];
+            let mut ahead = w;
+            for r in 0..R {
+                w[r] = self.w.row(self.start + i + r).part(first, end);
+                ahead[r] = self.w.row((self.start + i + R + r).min(self.w.rows() - 1)).part(first, end);
             }
-        }
-        let sums = multiply_add(lanes, w, x, sums);
-        for c in 0..COLUMNS {
-            if pass.last {
-                let out = &mut self.out[m + c][pass.i..pass.i + ROWS];
-                joined(lanes, sums[c], out);
+            let waiting = waiting.next().unwrap_or_default();
+            let sums = waiting_sums::<L, R, C>(lanes, waiting, first);
+            let sums = multiply_add(lanes, w, ahead, x, sums);
+            if end == self.blocks {
+                finish(lanes, sums, self.out, i);
             } else {
-                for r in 0..ROWS {
-                    lanes.store(sums[c][r], &mut acc[m + c][r]);
-                }
+                wait::<L, R, C>(lanes, sums, waiting);
             }
         }
     }
-}
-
-/// The sums over the lanes of each of `sums`.
-#[inline(always)]
-fn joined<L: Lanes, const ROWS: usize>(lanes: L, sums: [L::V; ROWS], out: &mut [f32]) {
-    if ROWS.is_multiple_of(4) {
-        for (four, out) in out.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-            let r = 4 * four;
-            *out = lanes.join4([sums[r], sums[r + 1], sums[r + 2], sums[r + 3]]);
-        }
-    } else {
-        for r in 0..ROWS {
-            let mut one = [0.0; LANES];
-            lanes.store(sums[r], &mut one);
-            out[r] = join(one);
-        }
-    }
-}
-
-#[inline(always)]
-fn decode<L: Lanes, R: WeightRow>(lanes: L, row: R, out: &mut [[f32; CHUNK]]) {
-    for (i, out) in out.iter_mut().enumerate() {
-        let (low, high) = row.chunk(lanes, i);
-        let (to_low, to_high) = split_mut(out);
-        lanes.store(low, to_low);
-        lanes.store(high, to_high);
-    }
-}
-
-/// `sums` plus the products of all chunks of `w` with as many of `x`; the sums stay in registers throughout.
-#[inline(always)]
-fn multiply_add<L: Lanes, R: WeightRow, const ROWS: usize, const COLUMNS: usize>(
-    lanes: L,
-    w: [R; ROWS],
-    mut x: [&[[f32; CHUNK]]; COLUMNS],
-    mut sums: [[L::V; ROWS]; COLUMNS],
-) -> [[L::V; ROWS]; COLUMNS] {
-    let chunks = w[0].len() / CHUNK;
-    for x in &mut x {
-        *x = &x[..chunks];
-    }
-    // Plain counted loops over fixed arrays: they unroll, and the arrays become registers.
-    for i in 0..chunks {
-        let mut low = [lanes.splat(0.0); ROWS];
-        let mut high = [lanes.splat(0.0); ROWS];
-        for r in 0..ROWS {
-            (low[r], high[r]) = w[r].chunk(lanes, i);
-        }
-        for m in 0..COLUMNS {
-            let x = lanes.load(split(&x[m][i]).0);
-            for r in 0..ROWS {
-                sums[m][r] = lanes.mul_add(low[r], x, sums[m][r]);
-            }
-        }
-        for m in 0..COLUMNS {
-            let x = lanes.load(split(&x[m][i]).1);
-            for r in 0..ROWS {
-                sums[m][r] = lanes.mul_add(high[r], x, sums[m][r]);
-            }
-        }
-    }
-    sums
 }

@@ -4,7 +4,6 @@ use half::bf16;
 
 use super::elementwise::{Exponentials, SiluMul};
 use super::mix::mix_at;
-use super::products::products_at;
 use super::*;
 use crate::{Bf16Matrix, Int4Matrix, RowList, WeightRows};
 
@@ -37,7 +36,8 @@ fn bits(values: &[f32]) -> Vec<u32> {
 fn all_products<W: WeightRows>(level: Level, w: &W, x: &[Vec<f32>]) -> Vec<Vec<f32>> {
     let mut out = vec![vec![f32::NAN; w.rows()]; x.len()];
     let x: Vec<&[f32]> = x.iter().map(Vec::as_slice).collect();
-    products_at(level, w, 0, &x, &mut out.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>());
+    let mut rows: Vec<&mut [f32]> = out.iter_mut().map(Vec::as_mut_slice).collect();
+    Inputs::at::<W>(level, w.cols(), &x).multiply_at(level, w, 0, &mut rows);
     out
 }
 
@@ -75,7 +75,7 @@ fn products_stand_alone<W: WeightRows>(w: &W) {
         }
         for (start, width) in [(1, 1), (2, 3), (w.rows() - 5, 5)] {
             let mut part = vec![0.0; width];
-            products_at(level, w, start, &[&x[3]], &mut [&mut part]);
+            Inputs::at::<W>(level, w.cols(), &[&x[3]]).multiply_at(level, w, start, &mut [&mut part]);
             assert_eq!(bits(&part), alone[3][start..start + width], "{level:?}, from row {start}");
         }
         if !matches!(level, Level::Portable) {
@@ -97,6 +97,20 @@ fn int4_products_do_not_depend_on_their_neighbours() {
     for cols in [32, 128, 160, 2080] {
         products_stand_alone(&int4_weights(10, cols));
     }
+}
+
+/// A stream without committed tokens has no keys to score.
+#[test]
+fn an_empty_list_of_rows_has_no_products() {
+    crate::multiply_rows(&RowList(&[]), 0, &[&[1.0; 5]], &mut [&mut []]);
+}
+
+#[test]
+fn inputs_for_another_form_of_weights_are_refused() {
+    let x = numbers(1, 64);
+    let inputs = Inputs::new(&int4_weights(4, 64), &[&x]);
+    let wrong = || inputs.multiply(&bf16_weights(4, 64), 0, &mut [&mut [0.0; 4]]);
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(wrong)).is_err());
 }
 
 #[test]

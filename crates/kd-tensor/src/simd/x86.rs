@@ -4,7 +4,8 @@ use std::arch::x86_64::*;
 
 use half::bf16;
 
-use super::lanes::{LANES, Lanes};
+use super::Kernel;
+use super::lanes::{LANES, Lanes, Words};
 
 /// AVX2 and FMA: two registers a vector.
 #[derive(Debug, Clone, Copy)]
@@ -41,6 +42,15 @@ macro_rules! instructions {
 
 impl Lanes for Avx512 {
     type V = __m512;
+    type W = __m512i;
+    const FEW: usize = 4;
+    const MANY: usize = 8;
+    const WIDE: usize = 6;
+
+    #[inline(never)]
+    fn apart<K: Kernel>(self, kernel: K) -> K::Output {
+        instructions!(super::avx512(kernel, self))
+    }
 
     #[inline(always)]
     fn splat(self, value: f32) -> __m512 {
@@ -102,30 +112,60 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
-    fn widen(self, from: &[bf16; LANES]) -> __m512 {
+    fn widen(self, from: &Words) -> (__m512, __m512) {
         instructions! {
-            let bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.as_ptr().cast()));
-            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits))
+            let low = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.as_ptr().cast()));
+            let high = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.as_ptr().add(32).cast()));
+            (self.low_halves(low), self.low_halves(high))
         }
     }
 
     #[inline(always)]
-    fn int4(self, words: &[i32; 4], scale: bf16) -> (__m512, __m512) {
+    fn words(self, from: &Words) -> __m512i {
+        instructions!(_mm512_loadu_si512(from.as_ptr().cast()))
+    }
+
+    #[inline(always)]
+    fn floats(self, words: __m512i) -> __m512 {
+        instructions!(_mm512_castsi512_ps(words))
+    }
+
+    #[inline(always)]
+    fn low_halves(self, words: __m512i) -> __m512 {
+        instructions!(_mm512_castsi512_ps(_mm512_slli_epi32::<16>(words)))
+    }
+
+    #[inline(always)]
+    fn high_halves(self, words: __m512i) -> __m512 {
+        instructions!(_mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32(0xffff_0000u32 as i32))))
+    }
+
+    #[inline(always)]
+    fn codes(self, words: __m512i) -> (__m512, __m512i) {
         instructions! {
             let codes = _mm512_setr_ps(-8., -7., -6., -5., -4., -3., -2., -1., 0., 1., 2., 3., 4., 5., 6., 7.);
-            let scale = _mm512_set1_epi32(i32::from(scale.to_bits()) << 16);
-            let values = _mm512_mul_ps(codes, _mm512_castsi512_ps(scale));
-            // Lane i takes the 16 bits that hold code i, and above them those that hold code 16 + i.
-            let places = _mm512_setr_epi64(
-                0x4_0000_0004_0000, 0x4_0000_0004_0000, 0x5_0001_0005_0001, 0x5_0001_0005_0001,
-                0x6_0002_0006_0002, 0x6_0002_0006_0002, 0x7_0003_0007_0003, 0x7_0003_0007_0003,
-            );
-            let words = _mm512_castsi128_si512(_mm_loadu_si128(words.as_ptr().cast()));
-            let pairs = _mm512_permutexvar_epi16(places, words);
-            let first = _mm512_srlv_epi32(pairs, _mm512_setr4_epi32(0, 4, 8, 12));
-            let second = _mm512_srlv_epi32(pairs, _mm512_setr4_epi32(16, 20, 24, 28));
             // A permutation looks at the lowest four bits of its index alone.
-            (_mm512_permutexvar_ps(first, values), _mm512_permutexvar_ps(second, values))
+            (_mm512_permutexvar_ps(words, codes), _mm512_srli_epi32::<4>(words))
+        }
+    }
+
+    #[inline(always)]
+    fn spread(self, from: &[bf16; 4]) -> __m512 {
+        instructions! {
+            let places = _mm512_setr_epi32(0, 0, 0, 0, 1 << 16, 1 << 16, 1 << 16, 1 << 16,
+                2 << 16, 2 << 16, 2 << 16, 2 << 16, 3 << 16, 3 << 16, 3 << 16, 3 << 16);
+            let scales = _mm512_castsi128_si512(_mm_loadl_epi64(from.as_ptr().cast()));
+            // The high half of every lane takes a scale; the low half becomes zero.
+            _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaa_aaaa, places, scales))
+        }
+    }
+
+    #[inline(always)]
+    fn unzip(self, a: __m512, b: __m512) -> (__m512, __m512) {
+        instructions! {
+            let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+            let odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
+            (_mm512_permutex2var_ps(a, even, b), _mm512_permutex2var_ps(a, odd, b))
         }
     }
 
@@ -148,20 +188,9 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
-    fn prefetch<T>(self, memory: &[T]) {
+    fn prefetch(self, memory: &Words) {
         Avx2(()).prefetch(memory);
     }
-}
-
-/// The eight codes of a word.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn eight(word: i32, scale: f32) -> __m256 {
-    let shifts = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
-    let nibbles = _mm256_srlv_epi32(_mm256_set1_epi32(word), shifts);
-    let codes = _mm256_and_si256(nibbles, _mm256_set1_epi32(15));
-    let signed = _mm256_sub_epi32(codes, _mm256_set1_epi32(8));
-    _mm256_mul_ps(_mm256_cvtepi32_ps(signed), _mm256_set1_ps(scale))
 }
 
 /// Applies a 256-bit instruction to both halves.
@@ -173,6 +202,15 @@ macro_rules! halves {
 
 impl Lanes for Avx2 {
     type V = [__m256; 2];
+    type W = [__m256i; 2];
+    const FEW: usize = 2;
+    const MANY: usize = 4;
+    const WIDE: usize = 3;
+
+    #[inline(never)]
+    fn apart<K: Kernel>(self, kernel: K) -> K::Output {
+        instructions!(super::avx2(kernel, self))
+    }
 
     #[inline(always)]
     fn splat(self, value: f32) -> Self::V {
@@ -245,25 +283,64 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
-    fn widen(self, from: &[bf16; LANES]) -> Self::V {
-        instructions! {
-            let low = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.as_ptr().cast()));
-            let high = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.as_ptr().add(8).cast()));
-            [
-                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(low)),
-                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(high)),
-            ]
-        }
+    fn widen(self, from: &Words) -> (Self::V, Self::V) {
+        let eight = |i: usize| {
+            instructions!(_mm256_cvtepu16_epi32(_mm_loadu_si128(from.as_ptr().add(16 * i).cast())))
+        };
+        (self.low_halves([eight(0), eight(1)]), self.low_halves([eight(2), eight(3)]))
     }
 
     #[inline(always)]
-    fn int4(self, words: &[i32; 4], scale: bf16) -> (Self::V, Self::V) {
-        let scale = f32::from_bits(u32::from(scale.to_bits()) << 16);
+    fn words(self, from: &Words) -> Self::W {
+        instructions!([
+            _mm256_loadu_si256(from.as_ptr().cast()),
+            _mm256_loadu_si256(from.as_ptr().add(32).cast())
+        ])
+    }
+
+    #[inline(always)]
+    fn floats(self, words: Self::W) -> Self::V {
+        halves!(_mm256_castsi256_ps(words))
+    }
+
+    #[inline(always)]
+    fn low_halves(self, words: Self::W) -> Self::V {
+        let words = instructions!(words.map(|word| _mm256_slli_epi32::<16>(word)));
+        halves!(_mm256_castsi256_ps(words))
+    }
+
+    #[inline(always)]
+    fn high_halves(self, words: Self::W) -> Self::V {
+        let mask = instructions!([_mm256_set1_epi32(0xffff_0000u32 as i32); 2]);
+        let words = halves!(_mm256_and_si256(words, mask));
+        halves!(_mm256_castsi256_ps(words))
+    }
+
+    #[inline(always)]
+    fn codes(self, words: Self::W) -> (Self::V, Self::W) {
+        let (nibble, eight) = instructions!(([_mm256_set1_epi32(15); 2], [_mm256_set1_epi32(8); 2]));
+        let codes = halves!(_mm256_and_si256(words, nibble));
+        let codes = halves!(_mm256_sub_epi32(codes, eight));
+        let rest = instructions!([_mm256_srli_epi32::<4>(words[0]), _mm256_srli_epi32::<4>(words[1])]);
+        (halves!(_mm256_cvtepi32_ps(codes)), rest)
+    }
+
+    #[inline(always)]
+    fn spread(self, from: &[bf16; 4]) -> Self::V {
+        let four = |scale: bf16| instructions!(_mm_set1_ps(f32::from_bits(u32::from(scale.to_bits()) << 16)));
+        let [a, b, c, d] = from.map(four);
+        instructions!([_mm256_set_m128(b, a), _mm256_set_m128(d, c)])
+    }
+
+    #[inline(always)]
+    fn unzip(self, a: Self::V, b: Self::V) -> (Self::V, Self::V) {
+        // Within quarters first: lanes 0 2 8 10 and 4 6 12 14 of a vector lie crosswise until they are put in order.
+        const ORDER: i32 = 0b11_01_10_00;
         instructions! {
-            (
-                [eight(words[0], scale), eight(words[1], scale)],
-                [eight(words[2], scale), eight(words[3], scale)],
-            )
+            let even = |v: [__m256; 2]| _mm256_shuffle_ps::<0x88>(v[0], v[1]);
+            let odd = |v: [__m256; 2]| _mm256_shuffle_ps::<0xdd>(v[0], v[1]);
+            let ordered = |v: __m256| _mm256_castpd_ps(_mm256_permute4x64_pd::<ORDER>(_mm256_castps_pd(v)));
+            ([ordered(even(a)), ordered(even(b))], [ordered(odd(a)), ordered(odd(b))])
         }
     }
 
@@ -286,10 +363,9 @@ impl Lanes for Avx2 {
         }
         sums
     }
+
     #[inline(always)]
-    fn prefetch<T>(self, memory: &[T]) {
-        for part in memory.chunks((64 / size_of::<T>()).max(1)) {
-            instructions!(_mm_prefetch::<_MM_HINT_T0>(part.as_ptr().cast()));
-        }
+    fn prefetch(self, memory: &Words) {
+        instructions!(_mm_prefetch::<_MM_HINT_T0>(memory.as_ptr().cast()));
     }
 }
