@@ -1,6 +1,7 @@
 //! Cross-crate tests.
 
 mod antifake;
+mod budget;
 mod chat;
 mod cli;
 mod demo;

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use kd_attn::PagedCache;
-use kd_ddtree::{MAX_NODES, TreeBuilder};
+use kd_ddtree::budget::{Allocator, Options, Outcome, Stored};
+use kd_ddtree::{Forest, MAX_NODES, TreeBuilder};
 use kd_model::{Drafter, OpCounter, Target};
 use kd_sample::{Choice, Sampler};
 use kd_tensor::Pool;
@@ -57,6 +58,8 @@ pub struct Step {
     pub events: Vec<Event>,
     /// The rounds that were run, one for each stream that generated.
     pub rounds: Vec<Round>,
+    /// What they took together; `None` if there were none.
+    pub outcome: Option<Outcome>,
 }
 
 /// Runs any number of requests over one target and its drafter.
@@ -72,6 +75,8 @@ pub struct Engine {
     pub(crate) running: Vec<Stream>,
     pub(crate) sampler: Sampler,
     pub(crate) builder: TreeBuilder,
+    pub(crate) forest: Forest,
+    pub(crate) budget: Allocator,
     pub(crate) ops: OpCounter,
     next_id: u64,
 }
@@ -94,6 +99,8 @@ impl Engine {
             running: Vec::new(),
             sampler: Sampler::new(),
             builder: TreeBuilder::new(),
+            forest: Forest::new(),
+            budget: Allocator::new(Options::default()),
             ops: OpCounter::default(),
             next_id: 0,
             models,
@@ -140,7 +147,7 @@ impl Engine {
             Speculation::Tree { nodes } if nodes > MAX_NODES => {
                 return Err(SubmitError::Budget { nodes, limit: MAX_NODES });
             }
-            Speculation::Plain | Speculation::Tree { nodes: 0 } => {}
+            Speculation::Plain | Speculation::Auto | Speculation::Tree { nodes: 0 } => {}
             Speculation::Chain | Speculation::Tree { .. } if self.models.drafter.is_none() => {
                 return Err(SubmitError::NoDrafter);
             }
@@ -159,6 +166,21 @@ impl Engine {
         let before = self.waiting.len();
         self.waiting.retain(|s| s.id != id);
         self.waiting.len() < before
+    }
+
+    /// What the budget of [`Speculation::Auto`] has learnt.
+    pub fn budget(&self) -> &Allocator {
+        &self.budget
+    }
+
+    /// Lets the budget of [`Speculation::Auto`] start from costs that were measured before.
+    pub fn seed_budget(&mut self, stored: &Stored) {
+        self.budget.seed(stored);
+    }
+
+    /// Lets the budget of [`Speculation::Auto`] forget everything, as in a new process.
+    pub fn reset_budget(&mut self) {
+        self.budget = Allocator::new(*self.budget.options());
     }
 
     /// Whether nothing is left to do.

@@ -20,6 +20,9 @@ pub enum Speculation {
         /// Node budget, at most [`MAX_NODES`](crate::MAX_NODES); 0 is plain decoding.
         nodes: usize,
     },
+    /// What is fastest, by a moving estimate of what this engine's rounds take and gain: trees of any size, or plain
+    /// decoding. All such streams share one budget. Without a drafter it is plain decoding.
+    Auto,
 }
 
 /// One sequence to continue.
