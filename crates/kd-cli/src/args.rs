@@ -1,11 +1,15 @@
 //! Flags and verbs. Every flag has an environment twin `KD_<FLAG>`.
 
+mod bench;
+
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::builder::BoolishValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use kd_engine::MAX_NODES;
+
+pub(crate) use bench::{Bench, BenchGenerateArgs, BenchOperationArgs, BenchPromptArgs, Mode, PlanArgs};
 
 /// Runs Kimi K2.6 with DDTree speculative decoding.
 ///
@@ -32,6 +36,13 @@ pub(crate) enum Verb {
     Generate(Box<GenerateArgs>),
     /// Chat with the model.
     Chat(Box<ChatArgs>),
+    /// Measure, against what the machine allows.
+    Bench {
+        #[command(subcommand)]
+        what: Bench,
+    },
+    /// Measure what passes of this machine cost, and which budgets are worth it.
+    Plan(Box<PlanArgs>),
     /// Draw one round's draft tree and what the target accepted of it.
     Tree(Box<TreeArgs>),
     /// Look at a checkpoint: constants, tensors, memory per rank, and what would be refused.
@@ -200,6 +211,9 @@ pub(crate) struct SamplingArgs {
     /// is estimated from the rounds before it, over all streams together [default: auto, or 0 without a drafter; 16 for a drawing].
     #[arg(long, env = "KD_BUDGET", value_name = "N|auto", value_parser = budget)]
     pub(crate) budget: Option<Budget>,
+    /// Costs that `kd plan --calibrate` measured with these models and threads, for the automatic budget to start from.
+    #[arg(long, env = "KD_CALIBRATION", value_name = "FILE.json")]
+    pub(crate) calibration: Option<PathBuf>,
 }
 
 /// Draft nodes a round and stream.

@@ -168,6 +168,18 @@ impl Engine {
         self.waiting.len() < before
     }
 
+    /// Changes what a request drafts from its next round on; its tokens stay the same. Nothing happens if there is no
+    /// such request.
+    ///
+    /// # Errors
+    /// If the request could not have been submitted so, or has drafted nothing so far and left its context unread.
+    pub fn set_speculation(&mut self, id: RequestId, speculation: Speculation) -> Result<(), SubmitError> {
+        let streams = self.running.iter_mut().chain(&mut self.waiting);
+        let Some(stream) = streams.into_iter().find(|stream| stream.id == id) else { return Ok(()) };
+        stream.request.speculation = speculation;
+        Ok(())
+    }
+
     /// What the budget of [`Speculation::Auto`] has learnt.
     pub fn budget(&self) -> &Allocator {
         &self.budget

@@ -145,6 +145,7 @@ fn from_line(args: &GenerateArgs, loaded: &Loaded, line: &str) -> anyhow::Result
         stop_ids: line.stop_ids.unwrap_or(flags.stop_ids),
         seed: line.seed.or(flags.seed),
         budget: line.budget.map(|budget| budget.parse()).transpose()?.or(flags.budget),
+        calibration: flags.calibration,
     };
     request(&sampling, loaded, ids)
 }
