@@ -39,7 +39,7 @@ fn tokens_do_not_depend_on_what_rounds_are_said_to_cost() {
     for (i, stored) in [None, Some(free_rows(64)), Some(dear_rows())].iter().enumerate() {
         let mut engine = Engine::new(models.clone(), Pool::single(), OPTIONS).expect("a pair that fits");
         if let Some(stored) = stored {
-            engine.seed_budget(stored);
+            engine.budget_mut().seed(stored);
         }
         for temperature in TEMPERATURES {
             let requests: Vec<Request> =

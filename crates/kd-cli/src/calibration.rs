@@ -62,7 +62,7 @@ pub(crate) fn seed(engine: &mut Engine, threads: usize, path: Option<&Path>) -> 
     let Some(path) = path else { return Ok(()) };
     let read = || -> anyhow::Result<Stored> { check(engine.models(), threads, &input::bytes(path)?) };
     let stored = read().with_context(|| format!("cannot use the calibration {}", path.display()))?;
-    engine.seed_budget(&stored);
+    engine.budget_mut().seed(&stored);
     Ok(())
 }
 
@@ -76,7 +76,9 @@ fn check(models: &Models, threads: usize, bytes: &[u8]) -> anyhow::Result<Stored
     ];
     for (field, found, wanted) in present {
         if found != wanted {
-            bail!("its {field} is {found:?}, but here it is {wanted:?}; measure again with kd plan --calibrate");
+            bail!(
+                "its {field} is {found:?}, but here it is {wanted:?}; measure again with kd plan --calibrate"
+            );
         }
     }
     let cells = |name: &str, cells: Vec<Cell>| -> anyhow::Result<Vec<StoredCell>> {

@@ -35,7 +35,8 @@ impl Loaded {
 
     /// The ids of a raw text, after the BOS if the tokenizer names one.
     pub(crate) fn raw_ids(&self, text: &str) -> anyhow::Result<Vec<u32>> {
-        let tokenizer = self.models.tokenizer.as_ref().context("the checkpoint has no tokenizer; use prompt_ids")?;
+        let tokenizer =
+            self.models.tokenizer.as_ref().context("the checkpoint has no tokenizer; use prompt_ids")?;
         let mut ids: Vec<u32> = tokenizer.bos_id().into_iter().collect();
         ids.extend(tokenizer.encode_ordinary(text)?);
         Ok(ids)

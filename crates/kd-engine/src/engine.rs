@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use kd_attn::PagedCache;
-use kd_ddtree::budget::{Allocator, Options, Outcome, Stored};
+use kd_ddtree::budget::{Allocator, Options, Outcome};
 use kd_ddtree::{Forest, MAX_NODES, TreeBuilder};
 use kd_model::{Drafter, OpCounter, Target};
 use kd_sample::{Choice, Sampler};
@@ -143,17 +143,20 @@ impl Engine {
         if needed > pages {
             return Err(SubmitError::Capacity { needed, pages });
         }
-        match request.speculation {
-            Speculation::Tree { nodes } if nodes > MAX_NODES => {
-                return Err(SubmitError::Budget { nodes, limit: MAX_NODES });
-            }
-            Speculation::Plain | Speculation::Auto | Speculation::Tree { nodes: 0 } => {}
-            Speculation::Chain | Speculation::Tree { .. } if self.models.drafter.is_none() => {
-                return Err(SubmitError::NoDrafter);
-            }
-            Speculation::Chain | Speculation::Tree { .. } => {}
-        }
+        self.check_speculation(request.speculation)?;
         Ok(request.params.validate(vocab)?)
+    }
+
+    fn check_speculation(&self, speculation: Speculation) -> Result<(), SubmitError> {
+        match speculation {
+            Speculation::Tree { nodes } if nodes > MAX_NODES => {
+                Err(SubmitError::Budget { nodes, limit: MAX_NODES })
+            }
+            Speculation::Chain | Speculation::Tree { nodes: 1.. } if self.models.drafter.is_none() => {
+                Err(SubmitError::NoDrafter)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Drops a request, waiting or running; it is heard of no more. False if there is none with this id.
@@ -172,10 +175,14 @@ impl Engine {
     /// such request.
     ///
     /// # Errors
-    /// If the request could not have been submitted so, or has drafted nothing so far and left its context unread.
+    /// If the request could not have been submitted so, or is to draft but was submitted without speculation.
     pub fn set_speculation(&mut self, id: RequestId, speculation: Speculation) -> Result<(), SubmitError> {
+        self.check_speculation(speculation)?;
         let streams = self.running.iter_mut().chain(&mut self.waiting);
         let Some(stream) = streams.into_iter().find(|stream| stream.id == id) else { return Ok(()) };
+        if speculation.drafts() && !stream.drafts() {
+            return Err(SubmitError::Unread);
+        }
         stream.request.speculation = speculation;
         Ok(())
     }
@@ -185,14 +192,9 @@ impl Engine {
         &self.budget
     }
 
-    /// Lets the budget of [`Speculation::Auto`] start from costs that were measured before.
-    pub fn seed_budget(&mut self, stored: &Stored) {
-        self.budget.seed(stored);
-    }
-
-    /// Lets the budget of [`Speculation::Auto`] forget everything, as in a new process.
-    pub fn reset_budget(&mut self) {
-        self.budget = Allocator::new(*self.budget.options());
+    /// As [`budget`](Self::budget), to start from costs that were measured before, or anew.
+    pub fn budget_mut(&mut self) -> &mut Allocator {
+        &mut self.budget
     }
 
     /// Whether nothing is left to do.

@@ -25,6 +25,13 @@ pub enum Speculation {
     Auto,
 }
 
+impl Speculation {
+    /// Whether anything may be drafted.
+    pub(crate) fn drafts(self) -> bool {
+        !matches!(self, Self::Plain | Self::Tree { nodes: 0 })
+    }
+}
+
 /// One sequence to continue.
 #[derive(Debug, Clone)]
 pub struct Request {

@@ -7,7 +7,7 @@ use kd_sample::{Choice, History, stop::StopMatcher};
 use kd_text::{StreamDecoder, Tokenizer};
 
 use crate::unread::Unread;
-use crate::{FinishReason, Request, RequestId, Speculation, StreamError, StreamStats, SubmitError};
+use crate::{FinishReason, Request, RequestId, StreamError, StreamStats, SubmitError};
 
 /// A request on its way.
 #[derive(Debug)]
@@ -19,6 +19,8 @@ pub(crate) struct Stream {
     pub(crate) committed: usize,
     /// The newest of them, as far as the drafter has not read them into its context.
     pub(crate) unread: Unread,
+    /// Whether it was submitted with speculation.
+    drafts: bool,
     /// The newest token, not committed yet; `None` while the prompt is being read.
     pub(crate) bonus: Option<u32>,
     pub(crate) history: History,
@@ -91,8 +93,21 @@ impl Stream {
         };
         let history = History::new(&request.prompt);
         let since = Instant::now();
+        let drafts = request.speculation.drafts();
         let (pages, unread, stats) = (Vec::new(), Unread::default(), StreamStats::default());
-        Ok(Self { id, request, pages, committed: 0, unread, bonus: None, history, stats, text, since })
+        Ok(Self {
+            id,
+            request,
+            pages,
+            committed: 0,
+            unread,
+            drafts,
+            bonus: None,
+            history,
+            stats,
+            text,
+            since,
+        })
     }
 
     /// Starts the clock and takes the pages for the whole request.
@@ -113,7 +128,7 @@ impl Stream {
 
     /// Whether this stream may draft, and so needs the drafter's context.
     pub(crate) fn drafts(&self) -> bool {
-        !matches!(self.request.speculation, Speculation::Plain | Speculation::Tree { nodes: 0 })
+        self.drafts
     }
 
     /// The prompt has been read.

@@ -28,7 +28,7 @@ impl Experts {
     }
 
     /// `silu(gate x) · up x` for each assignment, in the groups' order: `[assignments, width]`.
-    fn gate_up(&self, pool: &Pool, x: View<'_>, groups: &Groups) -> Matrix {
+    pub fn gate_up(&self, pool: &Pool, x: View<'_>, groups: &Groups) -> Matrix {
         let width = self.0.first().map_or(0, |e| e.gate.rows());
         let mut hidden = Matrix::zeros(groups.assignments(), width);
         let mut rows = hidden.iter_rows_mut();
@@ -54,7 +54,7 @@ impl Experts {
     }
 
     /// The weighted sum of the down products: `[rows, hidden]`.
-    fn down(&self, pool: &Pool, rows: usize, hidden: &Matrix, routing: &Routing, groups: &Groups) -> Matrix {
+    pub fn down(&self, pool: &Pool, rows: usize, hidden: &Matrix, routing: &Routing, groups: &Groups) -> Matrix {
         let out_features = self.0.first().map_or(0, |e| e.down.rows());
         let mut y = Matrix::zeros(rows, out_features);
         let block = block_width(pool, out_features, groups.assignments() * hidden.cols());

@@ -11,6 +11,7 @@ pub mod file;
 pub mod guard;
 pub mod int4;
 pub mod linear;
+pub mod machine;
 pub mod matrix;
 pub mod ops;
 pub mod pool;

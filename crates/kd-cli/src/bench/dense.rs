@@ -24,7 +24,8 @@ const WORKING_SET: usize = 256 << 20;
 
 pub(super) fn run(args: &BenchOperationArgs) -> anyhow::Result<()> {
     let pool = models::pool(args.threads)?;
-    let record = Record::new("dense products with bf16 weights at Kimi K2.6's sizes, weights from memory", &pool);
+    let record =
+        Record::new("dense products with bf16 weights at Kimi K2.6's sizes, weights from memory", &pool);
     let floors = Floors::measure(&pool, WORKING_SET);
     let weights: Vec<Vec<Bf16Matrix>> = SHAPES
         .iter()

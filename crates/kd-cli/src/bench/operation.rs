@@ -35,7 +35,8 @@ pub(super) fn measure(
     operations: Vec<Operation<'_>>,
 ) -> anyhow::Result<()> {
     interrupt::heed();
-    let mut table = Table::new(["operation", "rows", "median", "spread", "floor", "set by", "time / floor", "GB/s"]);
+    let mut table =
+        Table::new(["operation", "rows", "median", "spread", "floor", "set by", "time / floor", "GB/s"]);
     let mut measured = Vec::new();
     for mut operation in operations {
         let mut seconds = Samples::default();

@@ -52,7 +52,8 @@ fn commit() -> Value {
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };
     let Some(commit) = git(&["rev-parse", "--short", "HEAD"]) else { return Value::Null };
-    let changed = git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|files| !files.is_empty());
+    let changed =
+        git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|files| !files.is_empty());
     Value::String(if changed { format!("{commit} with changes") } else { commit })
 }
 

@@ -51,10 +51,7 @@ pub(crate) fn drafter(config: &DrafterConfig, streams: f64) -> Work {
     let layers = layer * config.layers.len() as f64;
     let head = hidden * config.draft_vocab_size as f64;
     let block = config.block_size as f64;
-    Work {
-        multiply_adds: streams * (block * layers + (block - 1.0) * head),
-        bytes: BF16 * (layers + head),
-    }
+    Work { multiply_adds: streams * (block * layers + (block - 1.0) * head), bytes: BF16 * (layers + head) }
 }
 
 /// Bytes of all weights that passes go through, as a working set.

@@ -8,7 +8,7 @@ use kd_tensor::Pool;
 use crate::args::PlanArgs;
 use crate::bench::generate::{engine, requests};
 use crate::bench::samples::Samples;
-use crate::interrupt;
+use crate::{interrupt, models};
 
 /// Rounds of each size that are timed, after one that is not.
 const ROUNDS: usize = 7;
@@ -54,7 +54,6 @@ impl Measured {
 /// The experiment.
 pub(super) struct Meter<'a> {
     models: &'a Models,
-    pool: &'a Pool,
     prompts: &'a [(String, Vec<u32>)],
     args: &'a PlanArgs,
     measured: Measured,
@@ -63,21 +62,23 @@ pub(super) struct Meter<'a> {
 impl<'a> Meter<'a> {
     pub(super) fn new(
         models: &'a Models,
-        pool: &'a Pool,
         prompts: &'a [(String, Vec<u32>)],
         args: &'a PlanArgs,
     ) -> anyhow::Result<Self> {
         let longest = models.target.config().max_position_embeddings;
         let room = Self::room(1);
-        if let Some(context) = args.contexts.iter().map(|n| n.get()).find(|&n| n + room > longest) {
-            if args.contexts.iter().all(|n| n.get() + room > longest) {
-                bail!(
-                    "--contexts is {context}, but with {room} tokens of timed rounds only {} fit the context of {longest}",
-                    longest.saturating_sub(room)
-                );
-            }
+        let shortest = args.contexts.iter().map(|n| n.get()).min().unwrap_or(0);
+        if shortest + room > longest {
+            bail!(
+                "--contexts begins at {shortest}, but with {room} tokens of timed rounds only {} fit the context of {longest}",
+                longest.saturating_sub(room)
+            );
         }
-        Ok(Self { models, pool, prompts, args, measured: Measured::default() })
+        Ok(Self { models, prompts, args, measured: Measured::default() })
+    }
+
+    fn pool(&self) -> anyhow::Result<Pool> {
+        models::pool(self.args.common.threads)
     }
 
     /// Most tokens that the timed rounds of `streams` streams add to one of them.
@@ -119,7 +120,7 @@ impl<'a> Meter<'a> {
         let most = self.args.max_rows.get();
         let text = self.prompts.iter().flat_map(|(_, ids)| ids).copied();
         let prompt: Vec<u32> = text.cycle().take(context).collect();
-        let mut engine = engine(self.models, self.pool, streams, context + Self::room(streams))?;
+        let mut engine = engine(self.models, self.pool()?, streams, context + Self::room(streams))?;
         let requests = requests(&prompt, streams, 0.0, Self::room(streams), Speculation::Tree { nodes: 1 });
         let ids: Vec<RequestId> =
             requests.into_iter().map(|request| engine.submit(request)).collect::<Result<_, _>>()?;
@@ -133,7 +134,9 @@ impl<'a> Meter<'a> {
             let mut seconds = Samples::default();
             for round in 0..=ROUNDS {
                 interrupt::check()?;
-                let Some(outcome) = engine.step().outcome else { bail!("the streams ended before their rounds") };
+                let Some(outcome) = engine.step().outcome else {
+                    bail!("the streams ended before their rounds")
+                };
                 if round > 0 {
                     seconds.0.push(outcome.verify);
                     if outcome.drafting == streams {
@@ -147,7 +150,8 @@ impl<'a> Meter<'a> {
         self.measured.read.0.extend(read.0);
         self.measured.draft.push(Passes { size: streams, context, seconds: drafts });
         // Sizes that more than one number of streams reaches are timed by the first.
-        let known = |p: &Passes| self.measured.verify.iter().any(|v| (v.size, v.context) == (p.size, p.context));
+        let known =
+            |p: &Passes| self.measured.verify.iter().any(|v| (v.size, v.context) == (p.size, p.context));
         verify.retain(|p| !known(p));
         self.measured.verify.extend(verify);
         self.measured.verify.sort_by_key(|p| (p.context, p.size));
@@ -157,7 +161,7 @@ impl<'a> Meter<'a> {
     /// Sees what trees gain. A tree of fewer nodes is a head of the larger one, so one size shows all smaller ones.
     fn see_gain(&mut self) -> anyhow::Result<()> {
         let longest = self.prompts.iter().map(|(_, ids)| ids.len()).max().unwrap_or(0);
-        let mut engine: Engine = engine(self.models, self.pool, self.prompts.len(), longest + TOKENS)?;
+        let mut engine: Engine = engine(self.models, self.pool()?, self.prompts.len(), longest + TOKENS)?;
         for (_, ids) in self.prompts {
             let speculation = Speculation::Tree { nodes: NODES };
             for request in requests(ids, 1, 0.0, TOKENS, speculation) {

@@ -28,7 +28,7 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
     }
     let mut record = Record::new("seconds of verify and draft passes, and what budgets gain", &pool);
     interrupt::heed();
-    let meter = Meter::new(&loaded.models, &pool, &prompts, args)?;
+    let meter = Meter::new(&loaded.models, &prompts, args)?;
     let measured: Measured = meter.run()?;
     let costs = CostModel::seeded(&measured.stored());
     report::print(args, &loaded.models, &floors, &measured, &costs)?;

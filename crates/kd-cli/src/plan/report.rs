@@ -74,7 +74,11 @@ pub(super) fn print(
             format!("{:.2}", 1.0 + measured.gain[choice.nodes]),
         ]);
     }
-    writeln!(out, "best (streams, nodes a stream), from {} drafts at temperature 0:\n{table}", measured.rounds)?;
+    writeln!(
+        out,
+        "best (streams, nodes a stream), from {} drafts at temperature 0:\n{table}",
+        measured.rounds
+    )?;
     Ok(())
 }
 
@@ -97,7 +101,8 @@ fn regimes(passes: &[&Passes]) -> String {
     let Some((at, below, above)) = split else {
         return "too few sizes to tell regimes apart; raise --max-rows".to_owned();
     };
-    let line = |(base, slope, _): (f64, f64, f64)| format!("{:.3} ms + {:.1} µs a row", base * 1e3, slope * 1e6);
+    let line =
+        |(base, slope, _): (f64, f64, f64)| format!("{:.3} ms + {:.1} µs a row", base * 1e3, slope * 1e6);
     let (knee, change) = (points[at - 1].0, above.1 / below.1);
     let verdict = match change {
         c if c < 0.8 => "more rows become cheaper: wide passes pay",
@@ -178,15 +183,14 @@ pub(super) fn fill(args: &PlanArgs, measured: &Measured, costs: &CostModel, reco
         };
         passes.iter().map(one).collect()
     };
-    record.set("buckets", (0..SIZES).map(edge).filter(|&rows| rows <= args.max_rows.get()).collect::<Vec<_>>());
+    record
+        .set("buckets", (0..SIZES).map(edge).filter(|&rows| rows <= args.max_rows.get()).collect::<Vec<_>>());
     record.set("verify", passes(&measured.verify));
     record.set("draft", passes(&measured.draft));
     record.set("read_us_a_token", measured.read.median() * 1e6);
     record.set("gain_by_nodes", measured.gain.clone());
     record.set("rounds_behind_gain", measured.rounds);
     record.set("regimes", regimes(&shortest(measured)));
-    let cell = |c: Choice| {
-        json!({ "streams": c.streams, "nodes": c.nodes, "tokens_per_second": c.rate, "plain": c.plain })
-    };
+    let cell = |c: Choice| json!({ "streams": c.streams, "nodes": c.nodes, "tokens_per_second": c.rate, "plain": c.plain });
     record.set("best", best(args, measured, costs).into_iter().map(cell).collect::<Vec<_>>());
 }

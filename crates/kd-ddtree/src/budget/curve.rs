@@ -75,9 +75,9 @@ impl Curve {
 
     /// All that was observed: mean size, longest context of the bucket in tokens, seconds at tempo 1, observations.
     pub(crate) fn cells(&self) -> impl Iterator<Item = (f64, usize, f64, u32)> + '_ {
-        self.cells.iter().flat_map(|contexts| contexts.iter().enumerate()).filter_map(|(context, cell)| {
-            (cell.samples > 0).then(|| (cell.size, context_edge(context), cell.log.exp(), cell.samples))
-        })
+        let all = self.cells.iter().flat_map(|contexts| contexts.iter().enumerate());
+        all.filter(|(_, cell)| cell.samples > 0)
+            .map(|(context, cell)| (cell.size, context_edge(context), cell.log.exp(), cell.samples))
     }
 
     /// The curve over sizes at this context, in seconds at `tempo` (a logarithm): every size observed in any context,

@@ -6,6 +6,7 @@
 
 mod elementwise;
 mod lanes;
+mod limits;
 mod mix;
 mod products;
 mod rows;
@@ -18,6 +19,7 @@ use std::sync::OnceLock;
 
 pub use elementwise::{dot, exponentials, silu_mul};
 use lanes::{Lanes, Portable};
+pub(crate) use limits::{multiply_adds, read_all};
 pub use mix::mix;
 pub(crate) use products::products;
 pub(crate) use rows::{Bf16Row, F32Row, Int4Row, WeightRow};

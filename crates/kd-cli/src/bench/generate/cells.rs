@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use anyhow::bail;
+use kd_engine::budget::Allocator;
 use kd_engine::{Engine, Models, Speculation};
 use kd_tensor::Pool;
 
@@ -38,32 +39,30 @@ pub(super) struct Runs {
 pub(super) struct Bench<'a> {
     args: &'a BenchGenerateArgs,
     prompts: Vec<(String, Vec<u32>)>,
-    /// One engine for each mode: what one learns the others do not know.
-    engines: Vec<(Mode, Engine)>,
+    engine: Engine,
+    /// What the automatic budget of each mode has learnt: one does not know what others did.
+    modes: Vec<(Mode, Allocator)>,
 }
 
 impl<'a> Bench<'a> {
     pub(super) fn new(
         args: &'a BenchGenerateArgs,
-        models: Models,
+        models: &Models,
         pool: Pool,
         prompts: Vec<(String, Vec<u32>)>,
     ) -> anyhow::Result<Self> {
         let streams = args.streams.iter().map(|n| n.get()).max().unwrap_or(1);
         let longest = prompts.iter().map(|(_, ids)| ids.len()).max().unwrap_or(0) + args.max_tokens.get();
-        let engines = args
-            .budgets
-            .iter()
-            .map(|&mode| Ok((mode, engine(&models, &pool, streams, longest)?)))
-            .collect::<anyhow::Result<_>>()?;
-        Ok(Self { args, prompts, engines })
+        let engine = engine(models, pool, streams, longest)?;
+        let modes = args.budgets.iter().map(|&mode| (mode, engine.budget().clone())).collect();
+        Ok(Self { args, prompts, engine, modes })
     }
 
     /// All cells, after one unrecorded run of every mode and number of streams.
     pub(super) fn run(&mut self) -> anyhow::Result<Vec<Cell>> {
         let prompts = self.prompts.clone();
         for streams in self.args.streams.clone() {
-            for at in 0..self.engines.len() {
+            for at in 0..self.modes.len() {
                 self.once(at, &prompts[0].1, streams.get(), 0.0)?;
             }
         }
@@ -84,7 +83,7 @@ impl<'a> Bench<'a> {
     }
 
     fn cell(&mut self, ids: &[u32], streams: usize, temperature: f64) -> anyhow::Result<Vec<Runs>> {
-        let modes: Vec<Mode> = self.engines.iter().map(|&(mode, _)| mode).collect();
+        let modes: Vec<Mode> = self.modes.iter().map(|(mode, _)| *mode).collect();
         let fresh = |&mode: &Mode| Runs {
             mode,
             rates: Samples::default(),
@@ -130,19 +129,21 @@ impl<'a> Bench<'a> {
         streams: usize,
         temperature: f64,
     ) -> anyhow::Result<(f64, Vec<run::Outcome>)> {
-        let (mode, engine) = &mut self.engines[at];
+        let (mode, budget) = &mut self.modes[at];
         let speculation = match *mode {
             Mode::Nodes(nodes) => Speculation::Tree { nodes },
             Mode::Chain => Speculation::Chain,
             Mode::Auto | Mode::Cold => Speculation::Auto,
         };
         if *mode == Mode::Cold {
-            engine.reset_budget();
+            *budget = Allocator::new(*budget.options());
         }
         let requests = requests(ids, streams, temperature, self.args.max_tokens.get(), speculation);
+        std::mem::swap(self.engine.budget_mut(), budget);
         let begin = Instant::now();
-        let outcomes = run::run(engine, &requests, |_| Ok(()))?;
+        let outcomes = run::run(&mut self.engine, &requests, |_| Ok(()))?;
         let seconds = begin.elapsed().as_secs_f64();
+        std::mem::swap(self.engine.budget_mut(), budget);
         if let Some(error) = outcomes.iter().find_map(|o| o.error.as_ref()) {
             bail!("{mode}: {error}");
         }

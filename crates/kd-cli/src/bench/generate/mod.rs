@@ -44,10 +44,9 @@ pub(super) fn run(args: &BenchGenerateArgs) -> anyhow::Result<()> {
         &pool,
     );
     interrupt::heed();
-    let models = loaded.models.clone();
-    let mut bench = Bench::new(args, loaded.models, pool, prompts)?;
+    let mut bench = Bench::new(args, &loaded.models, pool, prompts)?;
     let cells = bench.run()?;
-    report::print(args, &models, &floors, &cells)?;
+    report::print(args, &loaded.models, &floors, &cells)?;
     report::write(args, &floors, &cells, &mut record)
 }
 
@@ -125,12 +124,12 @@ pub(crate) fn requests(
 }
 
 /// An engine with room for `streams` streams of `tokens` tokens.
-pub(crate) fn engine(models: &Models, pool: &Pool, streams: usize, tokens: usize) -> anyhow::Result<Engine> {
+pub(crate) fn engine(models: &Models, pool: Pool, streams: usize, tokens: usize) -> anyhow::Result<Engine> {
     let longest = models.target.config().max_position_embeddings;
     let options = EngineOptions {
         max_streams: streams,
         cache_tokens: streams * tokens.min(longest).next_multiple_of(PAGE_TOKENS),
         ..EngineOptions::default()
     };
-    Ok(Engine::new(models.clone(), pool.clone(), options)?)
+    Ok(Engine::new(models.clone(), pool, options)?)
 }

@@ -73,8 +73,17 @@ fn rate(run: Option<&Runs>) -> String {
 
 /// Over all prompts: what each mode does in a round, and how far plain decoding is from its floor.
 fn by_load(args: &BenchGenerateArgs, models: &Models, floors: &Floors, cells: &[Cell]) -> Table {
-    let columns =
-        ["streams", "T", "mode", "tokens/s", "spread", "tokens/round", "nodes/round", "floor tokens/s", "of floor"];
+    let columns = [
+        "streams",
+        "T",
+        "mode",
+        "tokens/s",
+        "spread",
+        "tokens/round",
+        "nodes/round",
+        "floor tokens/s",
+        "of floor",
+    ];
     let mut table = Table::new(columns);
     for streams in &args.streams {
         for &temperature in &args.temperature {
@@ -119,9 +128,7 @@ fn floor(models: &Models, floors: &Floors, streams: f64, tokens: f64, nodes: f64
 
 /// The least ratios over all cells.
 fn least(cells: &[Cell]) -> Vec<(&'static str, f64)> {
-    let of = |ratio: &dyn Fn(&Cell) -> Option<f64>| {
-        cells.iter().filter_map(ratio).min_by(f64::total_cmp)
-    };
+    let of = |ratio: &dyn Fn(&Cell) -> Option<f64>| cells.iter().filter_map(ratio).min_by(f64::total_cmp);
     let all = [
         ("auto / plain", of(&|cell| cell.of_plain(Mode::Auto))),
         ("auto / best fixed", of(&|cell| cell.of_best(Mode::Auto))),
@@ -138,7 +145,10 @@ pub(super) fn write(
 ) -> anyhow::Result<()> {
     record.set("floors", floors.json());
     record.set("max_tokens", args.max_tokens.get());
-    record.set("values", "tokens a second of one run with its prefill; ratios are medians of quotients within one repetition");
+    record.set(
+        "values",
+        "tokens a second of one run with its prefill; ratios are medians of quotients within one repetition",
+    );
     for (what, least) in least(cells) {
         record.set(&format!("least {what}"), round(least));
     }
