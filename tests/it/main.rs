@@ -1,6 +1,7 @@
 //! Cross-crate tests.
 
 mod antifake;
+mod bench;
 mod budget;
 mod chat;
 mod cli;

@@ -4,6 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use serde::{Deserialize, Serialize};
 
 use super::{CommonArgs, Device};
 
@@ -55,8 +56,10 @@ pub(crate) struct BenchGenerateArgs {
     /// than the fastest is not run again.
     #[arg(long, env = "KD_REPEAT", value_name = "N", default_value = "5")]
     pub(crate) repeat: NonZeroUsize,
-    #[command(flatten)]
-    pub(crate) out: OutArgs,
+    /// Write the result file, after each prompt. A run of the same command and commit that was cut short goes on where its
+    /// file ends.
+    #[arg(long, env = "KD_OUT", value_name = "FILE.json")]
+    pub(crate) out: Option<PathBuf>,
 }
 
 /// Prompts of a measurement.
@@ -68,7 +71,8 @@ pub(crate) struct BenchPromptArgs {
 }
 
 /// What competes in `kd bench generate`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
 pub(crate) enum Mode {
     /// So many nodes a stream.
     Nodes(usize),
@@ -88,6 +92,23 @@ impl std::fmt::Display for Mode {
             Self::Chain => f.pad("chain"),
             Self::Auto => f.pad("auto"),
             Self::Cold => f.pad("cold"),
+        }
+    }
+}
+
+impl From<Mode> for String {
+    fn from(mode: Mode) -> String {
+        mode.to_string()
+    }
+}
+
+impl TryFrom<String> for Mode {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        match text.strip_prefix("tree ") {
+            None if text == "plain" => Ok(Self::Nodes(0)),
+            rest => mode(rest.unwrap_or(&text)),
         }
     }
 }

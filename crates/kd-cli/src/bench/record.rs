@@ -9,8 +9,10 @@ use kd_tensor::Pool;
 use kd_tensor::file::write_atomically;
 use serde_json::{Map, Value, json};
 
+use crate::input;
+
 /// A result file in the making.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Record(Map<String, Value>);
 
 impl Record {
@@ -28,6 +30,14 @@ impl Record {
     /// Sets a field.
     pub(crate) fn set(&mut self, key: &str, value: impl Into<Value>) {
         self.0.insert(key.to_owned(), value.into());
+    }
+
+    /// A field of the file at `path`, if that was written by the same command at the same commit on the same machine.
+    pub(crate) fn earlier(&self, path: Option<&Path>, key: &str) -> Option<Value> {
+        let mut found: Map<String, Value> = serde_json::from_slice(&input::bytes(path?).ok()?).ok()?;
+        let same =
+            ["what", "command", "commit", "machine"].iter().all(|&key| found.get(key) == self.0.get(key));
+        found.remove(key).filter(|_| same)
     }
 
     /// Writes the file whole or not at all; without a path, nothing.

@@ -1,7 +1,9 @@
 //! Several measurements of one thing.
 
+use serde::{Deserialize, Serialize};
+
 /// Measurements in the order in which they were made.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Samples(pub(crate) Vec<f64>);
 
 impl Samples {

@@ -24,7 +24,7 @@ const COMPARE: u32 = 48;
 /// What an [`Allocator`] may do.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Options {
-    /// Nodes of each stream that drafts: served first, and never exceeded.
+    /// Nodes of each stream, if any: the floor is served first, the cap is never exceeded.
     pub limits: StreamLimits,
     /// Share of the time that may be spent on learning.
     pub exploration: f64,
@@ -132,7 +132,11 @@ pub struct Allocator {
 
 impl Allocator {
     /// An allocator that knows nothing yet.
+    /// A cap above what a tree holds, or a floor above the cap, counts as that.
     pub fn new(options: Options) -> Allocator {
+        let StreamLimits { floor, cap } = options.limits;
+        let cap = cap.min(MAX_NODES);
+        let options = Options { limits: StreamLimits { floor: floor.min(cap), cap }, ..options };
         Allocator {
             options,
             costs: CostModel::default(),
@@ -255,8 +259,10 @@ impl Allocator {
             market.draft_seconds(plan.drafters, tokens(rows) - load.streams as f64).unwrap_or(0.0)
         };
         let seconds = |rows: usize| Some(draft(rows) + market.prices.verify(rows)?);
-        let edges = || std::iter::once(load.rows).chain(market.edges(load.rows + most));
-        let known = edges().filter(|&rows| rows as f64 <= market.prices.largest_verify());
+        let least = load.rows + plan.drafters * self.options.limits.floor;
+        let edges = market.edges(load.rows + most).filter(|&rows| rows >= least);
+        let edges = std::iter::once(load.rows).chain(edges);
+        let known = edges.filter(|&rows| rows as f64 <= market.prices.largest_verify());
         let rated = known.filter_map(|rows| Some((rows, tokens(rows) / seconds(rows)?)));
         let (chosen, rate) = rated.max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((load.rows, plan.rate));
         plan.rate = rate;
@@ -302,7 +308,7 @@ impl Allocator {
             prices: self.costs.prices(load.context),
             costs: &self.costs,
             gain: &self.gain,
-            cap: self.options.limits.cap.min(MAX_NODES),
+            limits: self.options.limits,
         }
     }
 }

@@ -4,6 +4,7 @@ use super::account::ROOM;
 use super::buckets::{SIZES, bucket, edge};
 use super::cost::{CostModel, Prices};
 use super::gain::Gain;
+use crate::forest::StreamLimits;
 
 /// Observations of a bucket before it counts as measured: the first one may have met cold memory.
 const MEASURED: u32 = 2;
@@ -45,7 +46,7 @@ pub(crate) struct Market<'a> {
     pub(crate) prices: Prices,
     pub(crate) costs: &'a CostModel,
     pub(crate) gain: &'a Gain,
-    pub(crate) cap: usize,
+    pub(crate) limits: StreamLimits,
 }
 
 impl Market<'_> {
@@ -86,7 +87,7 @@ impl Market<'_> {
     pub(crate) fn reach(&self, drafters: usize, rate: f64) -> usize {
         let all = (self.load.streams + drafters * self.load.depths) as f64;
         let draft = self.prices.draft_floor(self.load.drafting + drafters);
-        let most = self.load.rows + drafters * self.cap;
+        let most = self.load.rows + drafters * self.limits.cap;
         let could = |rows: &usize| all > rate * (draft + self.prices.verify_floor(*rows));
         let largest = self.edges(most).filter(could).last().unwrap_or(0);
         // Enough to learn what small trees gain.
@@ -161,7 +162,9 @@ impl Market<'_> {
         let all = self.load.unread.len();
         let some = std::iter::successors(Some(1), |n| Some(2 * n)).take_while(move |&n| n < all);
         some.chain((all > 0).then_some(all)).flat_map(move |drafters| {
-            self.edges(self.load.rows + drafters * self.cap).map(move |rows| Way { drafters, rows })
+            let [least, most] =
+                [self.limits.floor, self.limits.cap].map(|nodes| self.load.rows + drafters * nodes);
+            self.edges(most).filter(move |&rows| rows >= least).map(move |rows| Way { drafters, rows })
         })
     }
 }

@@ -1,11 +1,10 @@
 //! Running what competes, in turns.
 
-use std::time::Instant;
-
 use anyhow::bail;
 use kd_engine::budget::Allocator;
 use kd_engine::{Engine, Models, Speculation};
 use kd_tensor::Pool;
+use serde::{Deserialize, Serialize};
 
 use super::super::samples::Samples;
 use super::{engine, requests};
@@ -16,7 +15,7 @@ use crate::generate::run;
 const HOPELESS: f64 = 1.3;
 
 /// What happened with one prompt, number of streams and temperature.
-#[derive(Debug)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Cell {
     pub(super) prompt: String,
     pub(super) streams: usize,
@@ -25,10 +24,11 @@ pub(super) struct Cell {
 }
 
 /// All runs of one mode in one cell.
-#[derive(Debug)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Runs {
     pub(super) mode: Mode,
-    /// Tokens a second, prefill included.
+    /// Tokens after the first ones a second, by the time from there to the end of the last stream.
+    #[serde(rename = "tokens_per_second")]
     pub(super) rates: Samples,
     pub(super) rounds: u64,
     pub(super) tokens_per_round: f64,
@@ -58,16 +58,28 @@ impl<'a> Bench<'a> {
         Ok(Self { args, prompts, engine, modes })
     }
 
-    /// All cells, after one unrecorded run of every mode and number of streams.
-    pub(super) fn run(&mut self) -> anyhow::Result<Vec<Cell>> {
+    /// The automatic budget that ran throughout.
+    pub(super) fn budget(&self) -> Option<&Allocator> {
+        self.modes.iter().find(|(mode, _)| *mode == Mode::Auto).map(|(_, budget)| budget)
+    }
+
+    /// All cells but those that are there already, after one unrecorded run of every mode and number of streams.
+    /// `save` hears of the cells after each prompt.
+    pub(super) fn run(
+        &mut self,
+        mut cells: Vec<Cell>,
+        save: impl Fn(&[Cell]) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Vec<Cell>> {
         let prompts = self.prompts.clone();
         for streams in self.args.streams.clone() {
             for at in 0..self.modes.len() {
                 self.once(at, &prompts[0].1, streams.get(), 0.0)?;
             }
         }
-        let mut cells = Vec::new();
         for (name, ids) in &prompts {
+            if cells.iter().any(|cell| cell.prompt == *name) {
+                continue;
+            }
             for streams in self.args.streams.clone() {
                 for temperature in self.args.temperature.clone() {
                     let runs = self.cell(ids, streams.get(), temperature)?;
@@ -75,6 +87,7 @@ impl<'a> Bench<'a> {
                     cells.push(Cell { prompt, streams, temperature, runs });
                 }
             }
+            save(&cells)?;
             if !self.args.common.quiet {
                 say!("kd: {name} done");
             }
@@ -140,14 +153,14 @@ impl<'a> Bench<'a> {
         }
         let requests = requests(ids, streams, temperature, self.args.max_tokens.get(), speculation);
         std::mem::swap(self.engine.budget_mut(), budget);
-        let begin = Instant::now();
         let outcomes = run::run(&mut self.engine, &requests, |_| Ok(()))?;
-        let seconds = begin.elapsed().as_secs_f64();
         std::mem::swap(self.engine.budget_mut(), budget);
         if let Some(error) = outcomes.iter().find_map(|o| o.error.as_ref()) {
             bail!("{mode}: {error}");
         }
-        let tokens: usize = outcomes.iter().map(|o| o.output_ids.len()).sum();
+        // All prompts are read in one pass, so that all streams begin together.
+        let tokens: u64 = outcomes.iter().map(|o| o.stats.generated - 1).sum();
+        let seconds = outcomes.iter().map(|o| o.stats.decode).max().unwrap_or_default().as_secs_f64();
         Ok((tokens as f64 / seconds, outcomes))
     }
 }

@@ -17,7 +17,7 @@ use super::work;
 use crate::args::{BenchGenerateArgs, BenchPromptArgs, Mode};
 use crate::models::Loaded;
 use crate::{UsageError, input, interrupt, models};
-use cells::Bench;
+use cells::{Bench, Cell};
 
 /// Key of all draws.
 const SEED: u64 = 1;
@@ -44,10 +44,16 @@ pub(super) fn run(args: &BenchGenerateArgs) -> anyhow::Result<()> {
         &pool,
     );
     interrupt::heed();
+    report::describe(args, &floors, &mut record);
+    let earlier = record.earlier(args.out.as_deref(), report::CELLS);
+    let cells: Vec<Cell> = earlier.and_then(|cells| serde_json::from_value(cells).ok()).unwrap_or_default();
+    if !cells.is_empty() && !args.common.quiet {
+        say!("kd: goes on after {} cells that were measured before", cells.len());
+    }
     let mut bench = Bench::new(args, &loaded.models, pool, prompts)?;
-    let cells = bench.run()?;
+    let cells = bench.run(cells, |cells| report::write(args, cells, record.clone()))?;
     report::print(args, &loaded.models, &floors, &cells)?;
-    report::write(args, &floors, &cells, &mut record)
+    bench.budget().map_or(Ok(()), report::learnt)
 }
 
 /// Prompts of a measurement by name: those of the file, or those of the demo pair.
@@ -123,13 +129,13 @@ pub(crate) fn requests(
     (0..streams as u32).map(request).collect()
 }
 
-/// An engine with room for `streams` streams of `tokens` tokens.
+/// An engine with room for `streams` streams of `tokens` tokens, which reads all prompts in one pass.
 pub(crate) fn engine(models: &Models, pool: Pool, streams: usize, tokens: usize) -> anyhow::Result<Engine> {
     let longest = models.target.config().max_position_embeddings;
     let options = EngineOptions {
         max_streams: streams,
         cache_tokens: streams * tokens.min(longest).next_multiple_of(PAGE_TOKENS),
-        ..EngineOptions::default()
+        prefill_chunk: streams * tokens,
     };
     Ok(Engine::new(models.clone(), pool, options)?)
 }

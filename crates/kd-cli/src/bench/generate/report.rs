@@ -3,7 +3,8 @@
 use std::io::{Write, stdout};
 
 use kd_engine::Models;
-use serde_json::{Value, json};
+use kd_engine::budget::Allocator;
+use serde_json::json;
 
 use super::super::floors::Floors;
 use super::super::record::Record;
@@ -12,6 +13,9 @@ use super::super::table::Table;
 use super::super::work;
 use super::cells::{Cell, Runs};
 use crate::args::{BenchGenerateArgs, Mode};
+
+/// Field of the result file that holds every sample.
+pub(super) const CELLS: &str = "cells";
 
 impl Cell {
     fn of(&self, mode: Mode) -> Option<&Runs> {
@@ -63,6 +67,28 @@ pub(super) fn print(
     writeln!(out, "{}", by_load(args, models, floors, cells))?;
     for (what, least) in least(cells) {
         writeln!(out, "least {what}: {least:.3}")?;
+    }
+    Ok(())
+}
+
+/// What the automatic budget did, what that cost, and how well it knows the drafter.
+pub(super) fn learnt(budget: &Allocator) -> anyhow::Result<()> {
+    let counts = budget.counts();
+    let (plain, drafted, looks) = (counts.plain, counts.drafted, counts.looks);
+    let mut out = stdout().lock();
+    writeln!(
+        out,
+        "auto: {plain} plain rounds, {drafted} drafted ones, {looks} to learn, which cost {:.1} ms",
+        1e3 * budget.spent()
+    )?;
+    if let Some(errors) = budget.calibration().errors() {
+        writeln!(
+            out,
+            "calibration error: {:.1} % of accepted tokens as drafted, {:.1} % calibrated, over {:.0} tokens",
+            100.0 * errors.raw,
+            100.0 * errors.calibrated,
+            errors.accepted
+        )?;
     }
     Ok(())
 }
@@ -137,50 +163,34 @@ fn least(cells: &[Cell]) -> Vec<(&'static str, f64)> {
     all.into_iter().filter_map(|(what, least)| Some((what, least?))).collect()
 }
 
-pub(super) fn write(
-    args: &BenchGenerateArgs,
-    floors: &Floors,
-    cells: &[Cell],
-    record: &mut Record,
-) -> anyhow::Result<()> {
+/// Says what the numbers of the result file are.
+pub(super) fn describe(args: &BenchGenerateArgs, floors: &Floors, record: &mut Record) {
     record.set("floors", floors.json());
     record.set("max_tokens", args.max_tokens.get());
-    record.set(
-        "values",
-        "tokens a second of one run with its prefill; ratios are medians of quotients within one repetition",
-    );
+    let values =
+        "tokens a second after the first tokens; ratios are medians of quotients within one repetition";
+    record.set("values", values);
+}
+
+/// Writes the result file as far as there are cells.
+pub(super) fn write(args: &BenchGenerateArgs, cells: &[Cell], mut record: Record) -> anyhow::Result<()> {
     for (what, least) in least(cells) {
         record.set(&format!("least {what}"), round(least));
     }
-    let cells: Vec<Value> = cells.iter().map(json_cell).collect();
-    record.set("cells", cells);
-    record.write(args.out.out.as_deref())
-}
-
-fn json_cell(cell: &Cell) -> Value {
-    let modes: serde_json::Map<String, Value> = cell
-        .runs
-        .iter()
-        .map(|run| {
-            let rates: Vec<f64> = run.rates.0.iter().map(|&rate| (10.0 * rate).round() / 10.0).collect();
-            let value = json!({
-                "tokens_per_second": rates,
-                "tokens_per_round": round(run.tokens_per_round),
-                "nodes_per_round": round(run.nodes_per_round),
-            });
-            (run.mode.to_string(), value)
+    let ratio = |cell: &Cell| {
+        json!({
+            "prompt": cell.prompt,
+            "streams": cell.streams,
+            "temperature": cell.temperature,
+            "best_fixed": cell.best_fixed().map(|run| run.mode.to_string()),
+            "auto_of_plain": cell.of_plain(Mode::Auto).map(round),
+            "auto_of_best_fixed": cell.of_best(Mode::Auto).map(round),
+            "cold_of_plain": cell.of_plain(Mode::Cold).map(round),
         })
-        .collect();
-    json!({
-        "prompt": cell.prompt,
-        "streams": cell.streams,
-        "temperature": cell.temperature,
-        "best_fixed": cell.best_fixed().map(|run| run.mode.to_string()),
-        "auto_of_plain": cell.of_plain(Mode::Auto).map(round),
-        "auto_of_best_fixed": cell.of_best(Mode::Auto).map(round),
-        "cold_of_plain": cell.of_plain(Mode::Cold).map(round),
-        "modes": modes,
-    })
+    };
+    record.set("ratios", cells.iter().map(ratio).collect::<Vec<_>>());
+    record.set(CELLS, serde_json::to_value(cells)?);
+    record.write(args.out.as_deref())
 }
 
 fn round(x: f64) -> f64 {

@@ -2,6 +2,7 @@
 
 mod sim;
 
+use kd_ddtree::StreamLimits;
 use kd_ddtree::budget::{Allocator, Options};
 use sim::{Drafts, Machine, Policy, Sim};
 
@@ -187,4 +188,17 @@ fn a_stored_calibration_spares_the_learning() {
     let best = Sim::new(TRAP, GOOD, Policy::Fixed(64)).run(4, 60);
     assert!(warm > cold, "{warm} tokens/s with a calibration, {cold} without");
     assert!(warm >= 0.9 * best, "{warm} tokens/s with a calibration, {best} is best");
+}
+
+/// Whatever is cheapest, a stream that gets nodes gets its floor and no more than its cap.
+#[test]
+fn floors_and_caps_hold() {
+    for machine in [CONCAVE, TRAP, STAIRCASE] {
+        let limits = StreamLimits { floor: 3, cap: 5 };
+        let allocator = Allocator::new(Options { limits, ..Options::default() });
+        let mut sim = Sim::new(machine, GOOD, Policy::Auto(Box::new(allocator)));
+        sim.run(4, 500);
+        assert!(sim.sizes.len() > 1, "{:?}", sim.sizes);
+        assert!(sim.sizes.iter().all(|&nodes| nodes == 0 || (3..=5).contains(&nodes)), "{:?}", sim.sizes);
+    }
 }

@@ -1,5 +1,7 @@
 //! A machine with a known cost curve and streams with a known law, to let budgets compete.
 
+use std::collections::BTreeSet;
+
 use kd_ddtree::budget::{Allocator, Calibrated, Load, Options, Outcome, Verdict};
 use kd_ddtree::{DraftRow, Forest, Marginals, StreamLimits, Tree, TreeBuilder, walk};
 
@@ -97,6 +99,8 @@ pub(crate) struct Sim {
     unread: Vec<usize>,
     rounds: u64,
     pub(crate) rows: usize,
+    /// Sizes of trees that occurred.
+    pub(crate) sizes: BTreeSet<usize>,
     pub(crate) tokens: f64,
     pub(crate) seconds: f64,
 }
@@ -104,7 +108,18 @@ pub(crate) struct Sim {
 impl Sim {
     pub(crate) fn new(machine: Machine, drafts: Drafts, policy: Policy) -> Sim {
         let (random, unread) = (Random(7), Vec::new());
-        Sim { machine, drafts, policy, random, unread, rounds: 0, rows: 0, tokens: 0.0, seconds: 0.0 }
+        Sim {
+            machine,
+            drafts,
+            policy,
+            random,
+            unread,
+            rounds: 0,
+            rows: 0,
+            sizes: BTreeSet::new(),
+            tokens: 0.0,
+            seconds: 0.0,
+        }
     }
 
     /// Tokens a second over `rounds` rounds of `streams` streams.
@@ -178,6 +193,7 @@ impl Sim {
         }
         let rows = streams + forest.nodes();
         self.rows += rows;
+        self.sizes.extend(forest.trees().iter().map(Tree::len));
         let verify = self.disturbed((self.machine.verify)(rows as f64));
         let drafting = drafters.len();
         let draft = if drafting == 0 { 0.0 } else { (self.machine.draft)(drafting as f64) };
