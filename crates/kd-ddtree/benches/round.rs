@@ -61,7 +61,8 @@ fn budgets(c: &mut Criterion) {
     c.bench_function("plan, choose and observe of 16 streams", |b| {
         b.iter(|| {
             let mut plan = allocator.plan(black_box(&load));
-            let nodes = allocator.choose(&mut plan, &load, &phi[..=plan.reach.min(1024)]);
+            let reach = plan.reach.min(1024);
+            let nodes = allocator.choose(&mut plan, &load, &phi[..=reach]);
             let rows = STREAMS + nodes;
             let outcome = Outcome {
                 rows,
