@@ -58,6 +58,7 @@ pub(crate) fn lines() -> Vec<Case> {
             "{\"prompt\": \"a\", \"max_tokens\": 18446744073709551615}",
         ),
         bytes("a budget without a drafter", &["--drafter"], "{\"prompt\": \"a\", \"budget\": 4}"),
+        bytes("a budget of a word", &["auto", "much"], "{\"prompt\": \"a\", \"budget\": \"much\"}"),
         bytes("a budget beyond a tree", &["129"], "{\"prompt\": \"a\", \"budget\": 129}"),
         bytes("a bias of no id", &["logit_bias"], "{\"prompt\": \"a\", \"logit_bias\": {\"x\": 1}}"),
         bytes("a bias of an absent id", &["512"], "{\"prompt\": \"a\", \"logit_bias\": {\"512\": 1}}"),

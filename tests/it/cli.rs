@@ -43,6 +43,7 @@ fn assert_fails(ran: &Ran, code: i32, contains: &str) {
 fn bad_usage_exits_with_2() {
     for (args, contains) in [
         (&["--budget", "129"][..], "128"),
+        (&["--budget", "much"], "auto"),
         (&["--no-such-flag"], "--no-such-flag"),
         (&["--streams", "0"], "--streams"),
         (&["--max-tokens", "0"], "--max-tokens"),

@@ -1,6 +1,8 @@
 //! Cross-crate tests.
 
 mod antifake;
+mod bench;
+mod budget;
 mod chat;
 mod cli;
 mod demo;

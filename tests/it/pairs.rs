@@ -94,6 +94,7 @@ pub(crate) fn request(numbers: &mut Numbers, vocab: usize) -> Request {
     let speculation = match n.below(8) {
         0 => Speculation::Plain,
         1 | 2 => Speculation::Chain,
+        3 => Speculation::Auto,
         _ => Speculation::Tree { nodes: n.pick(&BUDGETS) },
     };
     let stop: &[&str] = n.pick(&[&[][..], &[][..], &["!\"#"][..], &["$", "%!!"][..]]);

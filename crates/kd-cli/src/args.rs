@@ -1,5 +1,6 @@
 //! Flags and verbs. Every flag has an environment twin `KD_<FLAG>`.
 
+mod bench;
 mod golden;
 
 use std::num::NonZeroUsize;
@@ -7,6 +8,9 @@ use std::path::PathBuf;
 
 use clap::builder::BoolishValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use kd_engine::MAX_NODES;
+
+pub(crate) use bench::{Bench, BenchGenerateArgs, BenchOperationArgs, BenchPromptArgs, Mode, PlanArgs};
 
 pub(crate) use golden::{Golden, GoldenArgs, GoldenText};
 
@@ -35,6 +39,13 @@ pub(crate) enum Verb {
     Generate(Box<GenerateArgs>),
     /// Chat with the model.
     Chat(Box<ChatArgs>),
+    /// Measure, against what the machine allows.
+    Bench {
+        #[command(subcommand)]
+        what: Bench,
+    },
+    /// Measure what passes of this machine cost, and which budgets are worth it.
+    Plan(Box<PlanArgs>),
     /// Draw one round's draft tree and what the target accepted of it.
     Tree(Box<TreeArgs>),
     /// Look at a checkpoint: constants, tensors, memory per rank, and what would be refused.
@@ -79,6 +90,11 @@ pub(crate) struct RankArgs {
         default_value = "1"
     )]
     pub(crate) tp: NonZeroUsize,
+}
+
+impl RankArgs {
+    /// One rank: everything in one piece.
+    pub(crate) const ONE: Self = Self { tp: NonZeroUsize::MIN };
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -215,9 +231,35 @@ pub(crate) struct SamplingArgs {
     /// Key of the random draws [default: random, and reported].
     #[arg(long, env = "KD_SEED", value_name = "N")]
     pub(crate) seed: Option<u64>,
-    /// Draft nodes a round and stream, 0 to 128; 0 is plain decoding [default: 16, or 0 without a drafter].
-    #[arg(long, env = "KD_BUDGET", value_name = "N", value_parser = clap::value_parser!(u64).range(0..=128))]
-    pub(crate) budget: Option<u64>,
+    /// Draft nodes a round and stream, 0 to 128, or `auto`; 0 is plain decoding. With auto, what each round is worth
+    /// is estimated from the rounds before it, over all streams together [default: auto, or 0 without a drafter; 16 for a drawing].
+    #[arg(long, env = "KD_BUDGET", value_name = "N|auto", value_parser = budget)]
+    pub(crate) budget: Option<Budget>,
+    /// Costs that `kd plan --calibrate` measured with these models and threads, for the automatic budget to start from.
+    #[arg(long, env = "KD_CALIBRATION", value_name = "FILE.json")]
+    pub(crate) calibration: Option<PathBuf>,
+}
+
+/// Draft nodes a round and stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Budget {
+    /// What is fastest.
+    Auto,
+    /// So many; 0 is plain decoding.
+    Nodes(usize),
+}
+
+/// `auto`, or a number of nodes that a tree can hold.
+pub(crate) fn budget(text: &str) -> Result<Budget, String> {
+    if text == "auto" {
+        return Ok(Budget::Auto);
+    }
+    let nodes: usize =
+        text.parse().map_err(|_| format!("expected auto or 0 to {MAX_NODES}, found {text:?}"))?;
+    if nodes > MAX_NODES {
+        return Err(format!("{nodes} is not in 0..={MAX_NODES}, the nodes that a tree can hold"));
+    }
+    Ok(Budget::Nodes(nodes))
 }
 
 fn logit_bias(text: &str) -> Result<(u32, f64), String> {

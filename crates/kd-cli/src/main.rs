@@ -5,6 +5,8 @@
 mod say;
 
 mod args;
+mod bench;
+mod calibration;
 mod chat;
 mod conversation;
 mod doctor;
@@ -14,6 +16,7 @@ mod input;
 mod inspect;
 mod interrupt;
 mod models;
+mod plan;
 mod tree;
 
 use std::process::ExitCode;
@@ -58,6 +61,8 @@ fn run(verb: Verb) -> anyhow::Result<()> {
     match verb {
         Verb::Generate(args) => generate::run(&args),
         Verb::Chat(args) => chat::run(&args),
+        Verb::Bench { what } => bench::run(&what),
+        Verb::Plan(args) => plan::run(&args),
         Verb::Tree(args) => tree::run(&args),
         Verb::Inspect(args) => inspect::run(&args),
         Verb::Doctor(args) => doctor::run(&args),

@@ -17,6 +17,8 @@ use crate::conversation::Renderer;
 pub(crate) struct Loaded {
     pub(crate) models: Models,
     pub(crate) target_dir: PathBuf,
+    /// Whether the target is the demo pair's.
+    pub(crate) is_demo: bool,
 }
 
 impl Loaded {
@@ -29,6 +31,15 @@ impl Loaded {
         };
         let tokenizer = self.models.tokenizer.clone().ok_or_else(missing)?;
         Renderer::new(args, tokenizer, &self.target_dir)
+    }
+
+    /// The ids of a raw text, after the BOS if the tokenizer names one.
+    pub(crate) fn raw_ids(&self, text: &str) -> anyhow::Result<Vec<u32>> {
+        let tokenizer =
+            self.models.tokenizer.as_ref().context("the checkpoint has no tokenizer; use prompt_ids")?;
+        let mut ids: Vec<u32> = tokenizer.bos_id().into_iter().collect();
+        ids.extend(tokenizer.encode_ordinary(text)?);
+        Ok(ids)
     }
 }
 
@@ -66,7 +77,7 @@ pub(crate) fn load(args: &CommonArgs) -> anyhow::Result<Loaded> {
         Err(error) => return Err(error).context("cannot load the tokenizer"),
     };
     let models = Models { target: Arc::new(target), drafter: drafter.map(Arc::new), tokenizer };
-    Ok(Loaded { models, target_dir })
+    Ok(Loaded { models, target_dir, is_demo })
 }
 
 /// The folder of the demo pair: beside the executable or above it, or above the current folder.

@@ -8,8 +8,11 @@ use kd_text::Tokenizer;
 use serde_json::json;
 
 use crate::UsageError;
-use crate::args::TreeArgs;
+use crate::args::{Budget, SamplingArgs, TreeArgs};
 use crate::{generate, interrupt, models};
+
+/// Nodes of the tree unless asked for otherwise.
+const DEFAULT_NODES: usize = 16;
 
 pub(crate) fn run(args: &TreeArgs) -> anyhow::Result<()> {
     let loaded = models::load(&args.common)?;
@@ -18,7 +21,9 @@ pub(crate) fn run(args: &TreeArgs) -> anyhow::Result<()> {
         return Err(UsageError(message.to_owned()).into());
     }
     let ids = generate::prompt_ids(&args.prompt, &loaded)?;
-    let request = generate::request(&args.sampling, &loaded, ids)?;
+    // A budget that may be 0 makes a poor drawing, so it must be asked for.
+    let budget = args.sampling.budget.or(Some(Budget::Nodes(DEFAULT_NODES)));
+    let request = generate::request(&SamplingArgs { budget, ..args.sampling.clone() }, &loaded, ids)?;
     let pool = models::pool(args.common.threads, args.common.ranks)?;
     let mut engine = generate::engine(loaded.models, pool, std::slice::from_ref(&request))?;
     engine.submit(request)?;

@@ -37,6 +37,7 @@
 //! always the parent's score plus the token's log-probability, in f32, never the sibling's score plus a difference.
 #![forbid(unsafe_code)]
 
+pub mod budget;
 mod build;
 mod candidate;
 mod error;

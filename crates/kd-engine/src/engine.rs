@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use kd_attn::PagedCache;
-use kd_ddtree::{MAX_NODES, TreeBuilder};
+use kd_ddtree::budget::{Allocator, Options, Outcome};
+use kd_ddtree::{Forest, MAX_NODES, TreeBuilder};
 use kd_model::{Drafter, OpCounter, Target};
 use kd_sample::{Choice, Sampler};
 use kd_tensor::Pool;
@@ -57,6 +58,8 @@ pub struct Step {
     pub events: Vec<Event>,
     /// The rounds that were run, one for each stream that generated.
     pub rounds: Vec<Round>,
+    /// What they took together; `None` if there were none.
+    pub outcome: Option<Outcome>,
 }
 
 /// Runs any number of requests over one target and its drafter.
@@ -72,6 +75,8 @@ pub struct Engine {
     pub(crate) running: Vec<Stream>,
     pub(crate) sampler: Sampler,
     pub(crate) builder: TreeBuilder,
+    pub(crate) forest: Forest,
+    pub(crate) budget: Allocator,
     pub(crate) ops: OpCounter,
     next_id: u64,
 }
@@ -100,6 +105,8 @@ impl Engine {
             running: Vec::new(),
             sampler: Sampler::new(),
             builder: TreeBuilder::new(),
+            forest: Forest::new(),
+            budget: Allocator::new(Options::default()),
             ops: OpCounter::default(),
             next_id: 0,
             models,
@@ -142,17 +149,20 @@ impl Engine {
         if needed > pages {
             return Err(SubmitError::Capacity { needed, pages });
         }
-        match request.speculation {
-            Speculation::Tree { nodes } if nodes > MAX_NODES => {
-                return Err(SubmitError::Budget { nodes, limit: MAX_NODES });
-            }
-            Speculation::Plain | Speculation::Tree { nodes: 0 } => {}
-            Speculation::Chain | Speculation::Tree { .. } if self.models.drafter.is_none() => {
-                return Err(SubmitError::NoDrafter);
-            }
-            Speculation::Chain | Speculation::Tree { .. } => {}
-        }
+        self.check_speculation(request.speculation)?;
         Ok(request.params.validate(vocab)?)
+    }
+
+    fn check_speculation(&self, speculation: Speculation) -> Result<(), SubmitError> {
+        match speculation {
+            Speculation::Tree { nodes } if nodes > MAX_NODES => {
+                Err(SubmitError::Budget { nodes, limit: MAX_NODES })
+            }
+            Speculation::Chain | Speculation::Tree { nodes: 1.. } if self.models.drafter.is_none() => {
+                Err(SubmitError::NoDrafter)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Drops a request, waiting or running; it is heard of no more. False if there is none with this id.
@@ -165,6 +175,32 @@ impl Engine {
         let before = self.waiting.len();
         self.waiting.retain(|s| s.id != id);
         self.waiting.len() < before
+    }
+
+    /// Changes what a request drafts from its next round on; its tokens stay the same. Nothing happens if there is no
+    /// such request.
+    ///
+    /// # Errors
+    /// If the request could not have been submitted so, or is to draft but was submitted without speculation.
+    pub fn set_speculation(&mut self, id: RequestId, speculation: Speculation) -> Result<(), SubmitError> {
+        self.check_speculation(speculation)?;
+        let streams = self.running.iter_mut().chain(&mut self.waiting);
+        let Some(stream) = streams.into_iter().find(|stream| stream.id == id) else { return Ok(()) };
+        if speculation.drafts() && !stream.drafts() {
+            return Err(SubmitError::Unread);
+        }
+        stream.request.speculation = speculation;
+        Ok(())
+    }
+
+    /// What the budget of [`Speculation::Auto`] has learnt.
+    pub fn budget(&self) -> &Allocator {
+        &self.budget
+    }
+
+    /// As [`budget`](Self::budget), to start from costs that were measured before, or anew.
+    pub fn budget_mut(&mut self) -> &mut Allocator {
+        &mut self.budget
     }
 
     /// Whether nothing is left to do.

@@ -89,6 +89,11 @@ pub enum SubmitError {
         "the request asks for speculation, but the engine has no drafter; set the budget to 0 or load one"
     )]
     NoDrafter,
+    /// Speculation for a request that began without.
+    #[error(
+        "the request was submitted without speculation, so the drafter has not read it; submit it with a budget"
+    )]
+    Unread,
     /// Stop strings without a tokenizer.
     #[error("the request has stop strings, but the checkpoint has no tokenizer; use stop ids")]
     NoTokenizer,

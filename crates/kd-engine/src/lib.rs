@@ -6,6 +6,7 @@
 //! each stream's tokens are those that plain decoding would give.
 #![forbid(unsafe_code)]
 
+mod draft;
 mod engine;
 mod error;
 mod pages;
@@ -14,11 +15,12 @@ mod request;
 mod round;
 mod stats;
 mod stream;
+mod unread;
 
 pub use engine::{Engine, EngineOptions, Models, Step};
 pub use error::{EngineError, StreamError, SubmitError};
 pub use kd_attn::PAGE_TOKENS;
-pub use kd_ddtree::{MAX_NODES, Tree};
+pub use kd_ddtree::{MAX_NODES, Tree, budget};
 pub use kd_sample::{Choice, SamplingParams};
 pub use request::{Event, FinishReason, Request, RequestId, Speculation};
 pub use round::Round;

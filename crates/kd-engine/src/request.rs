@@ -20,6 +20,16 @@ pub enum Speculation {
         /// Node budget, at most [`MAX_NODES`](crate::MAX_NODES); 0 is plain decoding.
         nodes: usize,
     },
+    /// What is fastest, by a moving estimate of what this engine's rounds take and gain: trees of any size, or plain
+    /// decoding. All such streams share one budget. Without a drafter it is plain decoding.
+    Auto,
+}
+
+impl Speculation {
+    /// Whether anything may be drafted.
+    pub(crate) fn drafts(self) -> bool {
+        !matches!(self, Self::Plain | Self::Tree { nodes: 0 })
+    }
 }
 
 /// One sequence to continue.

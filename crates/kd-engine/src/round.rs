@@ -1,12 +1,16 @@
 //! One speculative round: draft, build, verify, walk, commit.
 
-use kd_attn::{Ancestors, BlockSegment, Mask, Segment};
-use kd_ddtree::{DraftRow, MAX_NODES, Marginals, Tree, walk};
-use kd_model::{Drafter, Forward};
+use std::time::Instant;
+
+use kd_attn::{Ancestors, Mask, Segment};
+use kd_ddtree::budget::Verdict;
+use kd_ddtree::{Tree, walk};
+use kd_model::Forward;
 use kd_sample::Choice;
 
+use crate::draft::Drafts;
 use crate::engine::{Engine, Step};
-use crate::{RequestId, Speculation, StreamError};
+use crate::{RequestId, StreamError, unread};
 
 /// What a round did for one stream.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,15 +37,20 @@ impl Engine {
         if members.is_empty() {
             return;
         }
-        let trees = self.draft(&members);
+        let Drafts { trees, rows: draft_rows, plan, mut outcome } = self.draft(&members);
+        let begin = Instant::now();
         let (pass, logits) = self.verify(&members, &trees);
         let vocab = logits.cols();
         let mut ended = Vec::new();
         let mut first = 0;
-        for ((at, bonus), tree) in members.into_iter().zip(trees) {
+        for (((at, bonus), tree), draft_rows) in members.into_iter().zip(trees).zip(draft_rows) {
             let rows = &logits.data()[first * vocab..][..tree.rows().len() * vocab];
             let (visited, choices, failure) = self.walk(at, &tree, rows, vocab);
             let tokens: Vec<u32> = choices.iter().map(|c| c.token).collect();
+            if !draft_rows.is_empty() {
+                outcome.accepted += (visited.len() - 1) as f64;
+                self.budget.calibration_mut().learn(Verdict { rows: &draft_rows, tokens: &tokens });
+            }
             let start = self.running[at].committed;
             let delivered = self.deliver(at, choices, failure, step);
             let stream = &mut self.running[at];
@@ -61,48 +70,9 @@ impl Engine {
             first += rows.len() / vocab;
         }
         self.end(ended, step);
-    }
-
-    /// The tree of each member; drafting streams share one pass of the drafter.
-    fn draft(&mut self, members: &[(usize, u32)]) -> Vec<Tree> {
-        let mut trees = vec![Tree::empty(); members.len()];
-        let (Some(drafter), Some(context)) = (&self.models.drafter, &self.context) else { return trees };
-        let drafting: Vec<usize> =
-            (0..members.len()).filter(|&i| self.running[members[i].0].drafts()).collect();
-        if drafting.is_empty() {
-            return trees;
-        }
-        let bonus: Vec<u32> = drafting.iter().map(|&i| members[i].1).collect();
-        let segments: Vec<BlockSegment<'_>> = drafting
-            .iter()
-            .map(|&i| &self.running[members[i].0])
-            .map(|stream| BlockSegment { pages: &stream.pages, start: stream.committed })
-            .collect();
-        let draft = drafter
-            .draft(&self.pool, self.models.target.as_ref().into(), &bonus, &segments, context)
-            .expect("bonus tokens come from the target's own vocabulary");
-        let depths = drafter.config().block_size - 1;
-        let vocab = draft.logits.cols();
-        for (i, logits) in drafting.into_iter().zip(draft.logits.data().chunks_exact(depths * vocab)) {
-            let speculation = self.running[members[i].0].request.speculation;
-            let k = if let Speculation::Tree { nodes } = speculation { nodes } else { 1 };
-            // A row without finite maximum ends the draft there: a shorter tree is still a tree.
-            let mut rows = vec![None; depths];
-            let tasks = rows.iter_mut().zip(logits.chunks_exact(vocab)).collect();
-            self.pool.for_each(tasks, |(row, logits): (&mut Option<DraftRow>, &[f32])| {
-                *row = DraftRow::from_logits(logits, k);
-            });
-            let rows: Vec<DraftRow> =
-                rows.into_iter().map_while(|row| in_target_ids(drafter, row?)).collect();
-            if let Speculation::Tree { nodes } = speculation {
-                let built = self.builder.build(&mut Marginals(&rows), nodes, &mut trees[i]);
-                built.expect("budgets were checked when the request was taken");
-            } else {
-                let best = rows.iter().map_while(|row| row.child(0)).take(MAX_NODES);
-                trees[i] = Tree::chain(best).expect("a chain of at most MAX_NODES");
-            }
-        }
-        trees
+        outcome.verify = begin.elapsed().as_secs_f64();
+        self.budget.observe(&plan, &outcome);
+        step.outcome = Some(outcome);
     }
 
     /// Runs all rows of all trees through the target in one pass; logits `[rows, vocab]`.
@@ -160,27 +130,20 @@ impl Engine {
         (visited, choices, failure)
     }
 
-    /// Writes the named rows of a pass into the pages of the running stream `at`: latents, and for a stream that drafts
-    /// the drafter's context from the taps.
+    /// Writes the named rows' latents of a pass into the pages of the running stream `at`, and keeps their taps for the
+    /// drafter if the stream may draft.
     pub(crate) fn commit(&mut self, at: usize, pass: &Forward, rows: &[usize]) {
         let stream = &mut self.running[at];
         let start = stream.committed;
         self.latents.commit(&pass.latents, rows, &stream.pages, start);
+        stream.committed += rows.len();
         if let (Some(drafter), Some(context), true) =
             (&self.models.drafter, &mut self.context, stream.drafts())
         {
-            let taps = pass.taps.gather(rows.iter().copied());
-            let layers = drafter.context(&self.pool, &taps, start..start + rows.len());
-            let all: Vec<usize> = (0..rows.len()).collect();
-            context.commit(&layers, &all, &stream.pages, start);
+            stream.unread.push(&pass.taps, rows);
+            if stream.unread.is_full() {
+                unread::read(&self.pool, drafter, context, &mut self.running, &[at]);
+            }
         }
-        stream.committed += rows.len();
     }
-}
-
-/// A row of draft ids as one of target ids.
-fn in_target_ids(drafter: &Drafter, row: DraftRow) -> Option<DraftRow> {
-    let (tokens, logprobs): (Vec<u32>, Vec<f32>) =
-        row.children().iter().map(|child| (drafter.target_id(child.token), child.logprob)).unzip();
-    DraftRow::from_top_k(&tokens, &logprobs).ok()
 }

@@ -6,7 +6,8 @@ use kd_attn::PageId;
 use kd_sample::{Choice, History, stop::StopMatcher};
 use kd_text::{StreamDecoder, Tokenizer};
 
-use crate::{FinishReason, Request, RequestId, Speculation, StreamError, StreamStats, SubmitError};
+use crate::unread::Unread;
+use crate::{FinishReason, Request, RequestId, StreamError, StreamStats, SubmitError};
 
 /// A request on its way.
 #[derive(Debug)]
@@ -14,8 +15,12 @@ pub(crate) struct Stream {
     pub(crate) id: RequestId,
     pub(crate) request: Request,
     pub(crate) pages: Vec<PageId>,
-    /// Tokens whose latents and drafter context lie in pages.
+    /// Tokens whose latents lie in pages.
     pub(crate) committed: usize,
+    /// The newest of them, as far as the drafter has not read them into its context.
+    pub(crate) unread: Unread,
+    /// Whether it was submitted with speculation.
+    drafts: bool,
     /// The newest token, not committed yet; `None` while the prompt is being read.
     pub(crate) bonus: Option<u32>,
     pub(crate) history: History,
@@ -88,8 +93,21 @@ impl Stream {
         };
         let history = History::new(&request.prompt);
         let since = Instant::now();
-        let (pages, stats) = (Vec::new(), StreamStats::default());
-        Ok(Self { id, request, pages, committed: 0, bonus: None, history, stats, text, since })
+        let drafts = request.speculation.drafts();
+        let (pages, unread, stats) = (Vec::new(), Unread::default(), StreamStats::default());
+        Ok(Self {
+            id,
+            request,
+            pages,
+            committed: 0,
+            unread,
+            drafts,
+            bonus: None,
+            history,
+            stats,
+            text,
+            since,
+        })
     }
 
     /// Starts the clock and takes the pages for the whole request.
@@ -108,9 +126,9 @@ impl Stream {
         self.request.prompt.len() + self.history.generated().len()
     }
 
-    /// Whether this stream ever drafts, and so needs the drafter's context.
+    /// Whether this stream may draft, and so needs the drafter's context.
     pub(crate) fn drafts(&self) -> bool {
-        !matches!(self.request.speculation, Speculation::Plain | Speculation::Tree { nodes: 0 })
+        self.drafts
     }
 
     /// The prompt has been read.

@@ -13,7 +13,7 @@ use rustyline::{Config, DefaultEditor};
 use serde_json::{Map, Value};
 
 use crate::args::ChatArgs;
-use crate::{conversation, input, interrupt, models};
+use crate::{calibration, conversation, input, interrupt, models};
 use session::Session;
 
 const HELP: &str = "/reset  forget the conversation   /exit or Ctrl-D  leave   Ctrl-C  stop the answer";
@@ -30,7 +30,9 @@ pub(crate) fn run(args: &ChatArgs) -> anyhow::Result<()> {
     }
     let context = loaded.models.target.config().max_position_embeddings;
     let limits = EngineOptions { max_streams: 1, cache_tokens: context, ..EngineOptions::default() };
-    let engine = Engine::new(loaded.models, pool, limits)?;
+    let threads = pool.threads();
+    let mut engine = Engine::new(loaded.models, pool, limits)?;
+    calibration::seed(&mut engine, threads, args.sampling.calibration.as_deref())?;
     let mut session = Session::new(args, engine, renderer, request, conversation.clone(), options);
 
     interrupt::heed();

@@ -2,14 +2,14 @@
 
 mod output;
 mod prompts;
-mod run;
+pub(crate) mod run;
 
 use anyhow::bail;
 use kd_engine::{Engine, EngineOptions, Models, PAGE_TOKENS, Request, Speculation};
 use kd_tensor::Pool;
 
 use crate::args::GenerateArgs;
-use crate::{interrupt, models};
+use crate::{calibration, interrupt, models};
 
 pub(crate) use output::summary;
 pub(crate) use prompts::{prompt_ids, request};
@@ -25,7 +25,9 @@ pub(crate) fn run(args: &GenerateArgs) -> anyhow::Result<()> {
     if !args.common.quiet {
         say!("kd: {} on the CPU with {}", models::describe(&loaded.models), models::describe_pool(&pool));
     }
+    let threads = pool.threads();
     let mut engine = engine(loaded.models, pool, &requests)?;
+    calibration::seed(&mut engine, threads, args.sampling.calibration.as_deref())?;
     interrupt::heed();
     let printer = output::Printer::new(args, &requests, &engine);
     printer.prompt(&engine)?;

@@ -4,21 +4,19 @@ use std::io::Read;
 use std::num::NonZeroUsize;
 use std::path::Path;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use kd_engine::{Request, SamplingParams, Speculation};
 use kd_text::prompt::{Conversation, Message, RenderOptions, Role};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::UsageError;
-use crate::args::{Bos, GenerateArgs, PromptArgs, SamplingArgs};
+use crate::args::{self, Bos, Budget, GenerateArgs, PromptArgs, SamplingArgs};
 use crate::conversation;
 use crate::generate::SAMPLE_PROMPT;
 use crate::input;
 use crate::models::{Loaded, eos_ids};
 
-/// Budget until an automatic one exists.
-const DEFAULT_BUDGET: usize = 16;
 /// Tokens of an answer unless asked for otherwise.
 const DEFAULT_MAX_TOKENS: usize = 128;
 
@@ -49,7 +47,7 @@ struct Line {
     stop: Option<Stop>,
     stop_ids: Option<Vec<u32>>,
     seed: Option<u64>,
-    budget: Option<u64>,
+    budget: Option<LineBudget>,
 }
 
 /// One stop string or several.
@@ -58,6 +56,24 @@ struct Line {
 enum Stop {
     One(String),
     Several(Vec<String>),
+}
+
+/// As `--budget`: a number, or `"auto"`.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum LineBudget {
+    Nodes(u64),
+    Word(String),
+}
+
+impl LineBudget {
+    fn parse(&self) -> anyhow::Result<Budget> {
+        let text = match self {
+            Self::Nodes(nodes) => nodes.to_string(),
+            Self::Word(word) => word.clone(),
+        };
+        args::budget(&text).map_err(|problem| anyhow!("budget: {problem}"))
+    }
 }
 
 /// All requests of a `kd generate`.
@@ -128,7 +144,8 @@ fn from_line(args: &GenerateArgs, loaded: &Loaded, line: &str) -> anyhow::Result
         }),
         stop_ids: line.stop_ids.unwrap_or(flags.stop_ids),
         seed: line.seed.or(flags.seed),
-        budget: line.budget.or(flags.budget),
+        budget: line.budget.map(|budget| budget.parse()).transpose()?.or(flags.budget),
+        calibration: flags.calibration,
     };
     request(&sampling, loaded, ids)
 }
@@ -216,16 +233,16 @@ pub(crate) fn request(args: &SamplingArgs, loaded: &Loaded, prompt: Vec<u32>) ->
     if args.stop.iter().any(String::is_empty) {
         return Err(UsageError("--stop is empty; give the text that ends the generation".to_owned()).into());
     }
-    let budget = match (args.budget, &loaded.models.drafter) {
-        (Some(nodes), _) => usize::try_from(nodes)?,
-        (None, Some(_)) => DEFAULT_BUDGET,
-        (None, None) => 0,
+    let speculation = match (args.budget, &loaded.models.drafter) {
+        (Some(Budget::Nodes(nodes)), None) if nodes > 0 => {
+            let message =
+                format!("the budget is {nodes}, but there is no drafter; name one with --drafter DIR");
+            return Err(UsageError(message).into());
+        }
+        (Some(Budget::Nodes(nodes)), _) => Speculation::Tree { nodes },
+        (None, None) => Speculation::Plain,
+        (Some(Budget::Auto) | None, _) => Speculation::Auto,
     };
-    if budget > 0 && loaded.models.drafter.is_none() {
-        let message = format!("the budget is {budget}, but there is no drafter; name one with --drafter DIR");
-        return Err(UsageError(message).into());
-    }
-    let speculation = Speculation::Tree { nodes: budget };
     let max_tokens = args.max_tokens.map_or(DEFAULT_MAX_TOKENS, NonZeroUsize::get);
     Ok(Request { params, speculation, stop: args.stop.clone(), ..Request::new(prompt, max_tokens) })
 }

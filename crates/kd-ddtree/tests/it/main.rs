@@ -1,6 +1,7 @@
 //! What must be true of draft trees: goldens, properties and faults seen in other engines.
 
 mod alloc;
+mod budget;
 mod common;
 mod faults;
 mod forest;

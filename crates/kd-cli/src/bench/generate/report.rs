@@ -1,0 +1,198 @@
+//! Tables and the result file.
+
+use std::io::{Write, stdout};
+
+use kd_engine::Models;
+use kd_engine::budget::Allocator;
+use serde_json::json;
+
+use super::super::floors::Floors;
+use super::super::record::Record;
+use super::super::samples::Samples;
+use super::super::table::Table;
+use super::super::work;
+use super::cells::{Cell, Runs};
+use crate::args::{BenchGenerateArgs, Mode};
+
+/// Field of the result file that holds every sample.
+pub(super) const CELLS: &str = "cells";
+
+impl Cell {
+    fn of(&self, mode: Mode) -> Option<&Runs> {
+        self.runs.iter().find(|run| run.mode == mode)
+    }
+
+    /// The fixed budget, plain decoding included, with the largest median.
+    fn best_fixed(&self) -> Option<&Runs> {
+        let fixed = self.runs.iter().filter(|run| !matches!(run.mode, Mode::Auto | Mode::Cold));
+        fixed.max_by(|a, b| a.rates.median().total_cmp(&b.rates.median()))
+    }
+
+    /// Median over repetitions of one mode's rate ÷ another's in the same repetition.
+    fn ratio(&self, mode: Mode, other: &Runs) -> Option<f64> {
+        let pairs = self.of(mode)?.rates.0.iter().zip(&other.rates.0);
+        Some(Samples(pairs.map(|(a, b)| a / b).collect()).median())
+    }
+
+    fn of_plain(&self, mode: Mode) -> Option<f64> {
+        self.ratio(mode, self.of(Mode::Nodes(0))?)
+    }
+
+    fn of_best(&self, mode: Mode) -> Option<f64> {
+        self.ratio(mode, self.best_fixed()?)
+    }
+}
+
+pub(super) fn print(
+    args: &BenchGenerateArgs,
+    models: &Models,
+    floors: &Floors,
+    cells: &[Cell],
+) -> anyhow::Result<()> {
+    let mut out = stdout().lock();
+    writeln!(out, "tokens/s, medians of {} interleaved runs of {} tokens", args.repeat, args.max_tokens)?;
+    let mut columns = vec!["prompt".to_owned(), "streams".to_owned(), "T".to_owned()];
+    columns.extend(args.budgets.iter().map(Mode::to_string));
+    columns.extend(["best fixed", "auto/plain", "auto/best", "cold/plain"].map(str::to_owned));
+    let mut table = Table::new(columns);
+    for cell in cells {
+        let mut row = vec![cell.prompt.clone(), cell.streams.to_string(), cell.temperature.to_string()];
+        row.extend(args.budgets.iter().map(|&mode| rate(cell.of(mode))));
+        row.push(cell.best_fixed().map_or_else(String::new, |run| run.mode.to_string()));
+        let ratios = [cell.of_plain(Mode::Auto), cell.of_best(Mode::Auto), cell.of_plain(Mode::Cold)];
+        row.extend(ratios.map(|ratio| ratio.map_or_else(String::new, |ratio| format!("{ratio:.3}"))));
+        table.row(row);
+    }
+    writeln!(out, "{table}")?;
+    writeln!(out, "{}", by_load(args, models, floors, cells))?;
+    for (what, least) in least(cells) {
+        writeln!(out, "least {what}: {least:.3}")?;
+    }
+    Ok(())
+}
+
+/// What the automatic budget did, what that cost, and how well it knows the drafter.
+pub(super) fn learnt(budget: &Allocator) -> anyhow::Result<()> {
+    let counts = budget.counts();
+    let (plain, drafted, looks) = (counts.plain, counts.drafted, counts.looks);
+    let mut out = stdout().lock();
+    writeln!(
+        out,
+        "auto: {plain} plain rounds, {drafted} drafted ones, {looks} to learn, which cost {:.1} ms",
+        1e3 * budget.spent()
+    )?;
+    if let Some(errors) = budget.calibration().errors() {
+        writeln!(
+            out,
+            "calibration error: {:.1} % of accepted tokens as drafted, {:.1} % calibrated, over {:.0} tokens",
+            100.0 * errors.raw,
+            100.0 * errors.calibrated,
+            errors.accepted
+        )?;
+    }
+    Ok(())
+}
+
+fn rate(run: Option<&Runs>) -> String {
+    run.map_or_else(String::new, |run| format!("{:.0}", run.rates.median()))
+}
+
+/// Over all prompts: what each mode does in a round, and how far plain decoding is from its floor.
+fn by_load(args: &BenchGenerateArgs, models: &Models, floors: &Floors, cells: &[Cell]) -> Table {
+    let columns = [
+        "streams",
+        "T",
+        "mode",
+        "tokens/s",
+        "spread",
+        "tokens/round",
+        "nodes/round",
+        "floor tokens/s",
+        "of floor",
+    ];
+    let mut table = Table::new(columns);
+    for streams in &args.streams {
+        for &temperature in &args.temperature {
+            let here: Vec<&Cell> = cells
+                .iter()
+                .filter(|cell| cell.streams == streams.get() && cell.temperature == temperature)
+                .collect();
+            for &mode in &args.budgets {
+                let runs: Vec<&Runs> = here.iter().filter_map(|cell| cell.of(mode)).collect();
+                let mean = |of: &dyn Fn(&Runs) -> f64| {
+                    runs.iter().map(|run| of(run)).sum::<f64>() / runs.len() as f64
+                };
+                let rate = mean(&|run| run.rates.median());
+                let (tokens, nodes) = (mean(&|run| run.tokens_per_round), mean(&|run| run.nodes_per_round));
+                let fixed = !matches!(mode, Mode::Auto | Mode::Cold);
+                let floor = fixed.then(|| floor(models, floors, streams.get() as f64, tokens, nodes));
+                table.row([
+                    streams.to_string(),
+                    temperature.to_string(),
+                    mode.to_string(),
+                    format!("{rate:.0}"),
+                    format!("{:.1}%", 100.0 * mean(&|run| run.rates.spread())),
+                    format!("{tokens:.2}"),
+                    format!("{nodes:.1}"),
+                    floor.map_or_else(String::new, |floor| format!("{floor:.0}")),
+                    floor.map_or_else(String::new, |floor| format!("{:.2}", rate / floor)),
+                ]);
+            }
+        }
+    }
+    table
+}
+
+/// Tokens a second if rounds took no longer than their multiply-adds and bytes do; attention and prefill left out.
+fn floor(models: &Models, floors: &Floors, streams: f64, tokens: f64, nodes: f64) -> f64 {
+    let verify = work::target(models.target.config(), streams * (1.0 + nodes), 0.0);
+    let draft = models.drafter.as_ref().filter(|_| nodes > 0.0);
+    let draft = draft.map_or_else(work::Work::default, |d| work::drafter(d.config(), streams));
+    let seconds = [verify, draft].map(|work| floors.seconds(work.multiply_adds, work.bytes).0);
+    streams * tokens / seconds.iter().sum::<f64>()
+}
+
+/// The least ratios over all cells.
+fn least(cells: &[Cell]) -> Vec<(&'static str, f64)> {
+    let of = |ratio: &dyn Fn(&Cell) -> Option<f64>| cells.iter().filter_map(ratio).min_by(f64::total_cmp);
+    let all = [
+        ("auto / plain", of(&|cell| cell.of_plain(Mode::Auto))),
+        ("auto / best fixed", of(&|cell| cell.of_best(Mode::Auto))),
+        ("cold / plain", of(&|cell| cell.of_plain(Mode::Cold))),
+    ];
+    all.into_iter().filter_map(|(what, least)| Some((what, least?))).collect()
+}
+
+/// Says what the numbers of the result file are.
+pub(super) fn describe(args: &BenchGenerateArgs, floors: &Floors, record: &mut Record) {
+    record.set("floors", floors.json());
+    record.set("max_tokens", args.max_tokens.get());
+    let values =
+        "tokens a second after the first tokens; ratios are medians of quotients within one repetition";
+    record.set("values", values);
+}
+
+/// Writes the result file as far as there are cells.
+pub(super) fn write(args: &BenchGenerateArgs, cells: &[Cell], mut record: Record) -> anyhow::Result<()> {
+    for (what, least) in least(cells) {
+        record.set(&format!("least {what}"), round(least));
+    }
+    let ratio = |cell: &Cell| {
+        json!({
+            "prompt": cell.prompt,
+            "streams": cell.streams,
+            "temperature": cell.temperature,
+            "best_fixed": cell.best_fixed().map(|run| run.mode.to_string()),
+            "auto_of_plain": cell.of_plain(Mode::Auto).map(round),
+            "auto_of_best_fixed": cell.of_best(Mode::Auto).map(round),
+            "cold_of_plain": cell.of_plain(Mode::Cold).map(round),
+        })
+    };
+    record.set("ratios", cells.iter().map(ratio).collect::<Vec<_>>());
+    record.set(CELLS, serde_json::to_value(cells)?);
+    record.write(args.out.as_deref())
+}
+
+fn round(x: f64) -> f64 {
+    (1000.0 * x).round() / 1000.0
+}

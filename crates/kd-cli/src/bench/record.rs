@@ -1,0 +1,112 @@
+//! Result files: what was measured, by which command, on what, when, and every sample.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::Context;
+use kd_tensor::Pool;
+use kd_tensor::file::write_atomically;
+use serde_json::{Map, Value, json};
+
+use crate::input;
+
+/// A result file in the making.
+#[derive(Debug, Clone)]
+pub(crate) struct Record(Map<String, Value>);
+
+impl Record {
+    /// A record of `what`, with this process's command, commit, date and machine.
+    pub(crate) fn new(what: &str, pool: &Pool) -> Self {
+        let mut record = Self(Map::new());
+        record.set("what", what);
+        record.set("command", command());
+        record.set("commit", commit());
+        record.set("date", date(SystemTime::now()));
+        record.set("machine", machine(pool));
+        record
+    }
+
+    /// Sets a field.
+    pub(crate) fn set(&mut self, key: &str, value: impl Into<Value>) {
+        self.0.insert(key.to_owned(), value.into());
+    }
+
+    /// A field of the file at `path`, if that was written by the same command at the same commit on the same machine.
+    pub(crate) fn earlier(&self, path: Option<&Path>, key: &str) -> Option<Value> {
+        let mut found: Map<String, Value> = serde_json::from_slice(&input::bytes(path?).ok()?).ok()?;
+        let same =
+            ["what", "command", "commit", "machine"].iter().all(|&key| found.get(key) == self.0.get(key));
+        found.remove(key).filter(|_| same)
+    }
+
+    /// Writes the file whole or not at all; without a path, nothing.
+    pub(crate) fn write(&self, path: Option<&Path>) -> anyhow::Result<()> {
+        let Some(path) = path else { return Ok(()) };
+        let mut text = serde_json::to_string_pretty(&self.0)?;
+        text.push('\n');
+        write_atomically(path, text.as_bytes()).with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+/// The command line, the program by its name alone.
+fn command() -> String {
+    std::iter::once("kd".to_owned()).chain(std::env::args().skip(1)).collect::<Vec<_>>().join(" ")
+}
+
+/// The commit of the repository around the executable, marked when files differ from it; null outside of one.
+fn commit() -> Value {
+    let git = |args: &[&str]| -> Option<String> {
+        let folder = std::env::current_exe().ok()?.parent()?.to_owned();
+        let output = Command::new("git").args(args).current_dir(folder).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let Some(commit) = git(&["rev-parse", "--short", "HEAD"]) else { return Value::Null };
+    let changed =
+        git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|files| !files.is_empty());
+    Value::String(if changed { format!("{commit} with changes") } else { commit })
+}
+
+fn machine(pool: &Pool) -> Value {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let field = |key: &str| {
+        let line = info.lines().find(|line| line.starts_with(key))?;
+        line.split_once(':').map(|(_, value)| value.trim().to_owned())
+    };
+    json!({
+        "cpu": field("model name"),
+        "architecture": std::env::consts::ARCH,
+        "os": std::env::consts::OS,
+        "cpus": std::thread::available_parallelism().map_or(1, usize::from),
+        "threads": pool.threads(),
+        "device": "cpu",
+    })
+}
+
+/// Day of a time in UTC, as 2026-11-29.
+fn date(time: SystemTime) -> String {
+    let days = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() / 86_400);
+    // Years of the proleptic Gregorian calendar that begin in March, so that a leap day comes last.
+    let shifted = days + 719_468;
+    let (era, day) = (shifted / 146_097, shifted % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let (day, month) = (day - (153 * month + 2) / 5 + 1, if month < 10 { month + 3 } else { month - 9 });
+    format!("{:04}-{month:02}-{day:02}", era * 400 + year + u64::from(month <= 2))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
+    use super::date;
+
+    #[test]
+    fn days_have_their_names() {
+        let day = |days: u64| date(UNIX_EPOCH + Duration::from_secs(86_400 * days + 7));
+        assert_eq!([day(0), day(58), day(59)], ["1970-01-01", "1970-02-28", "1970-03-01"]);
+        assert_eq!([day(11_016), day(11_017)], ["2000-02-29", "2000-03-01"]);
+        assert_eq!([day(20_786), day(20_819)], ["2026-11-29", "2027-01-01"]);
+    }
+}

@@ -1,0 +1,47 @@
+//! What learning may cost.
+
+/// Rounds' worth of time that can be saved up. Nothing that costs more is ever looked at.
+pub(crate) const ROOM: f64 = 6.0;
+/// Rounds' worth of time to begin with: enough to look at a drafter once.
+const START: f64 = 2.0;
+
+/// Time that may be spent on rounds that are not the best ones known.
+#[derive(Debug, Clone)]
+pub(crate) struct Account {
+    rate: f64,
+    /// Seconds; `None` until it is known how long a round takes.
+    credit: Option<f64>,
+    spent: f64,
+}
+
+impl Account {
+    /// An account that earns `rate` of all time spent on the best rounds known.
+    pub(crate) fn new(rate: f64) -> Self {
+        Self { rate, credit: None, spent: 0.0 }
+    }
+
+    /// A round of the best kind known took `seconds`.
+    pub(crate) fn earn(&mut self, seconds: f64, round: f64) {
+        let credit = self.credit.get_or_insert(START * round);
+        *credit = (*credit + self.rate * seconds).min(ROOM * round);
+    }
+
+    /// A round of another kind took `regret` seconds more than the best kind takes for as many tokens; less than none
+    /// if it was better.
+    pub(crate) fn spend(&mut self, regret: f64, round: f64) {
+        self.spent += regret;
+        if let Some(credit) = &mut self.credit {
+            *credit = (*credit - regret).min(ROOM * round);
+        }
+    }
+
+    /// Whether a round that is expected to cost `regret` seconds can be afforded.
+    pub(crate) fn affords(&self, regret: f64) -> bool {
+        self.credit.is_some_and(|credit| credit >= regret.max(0.0))
+    }
+
+    /// Seconds spent so far.
+    pub(crate) fn spent(&self) -> f64 {
+        self.spent
+    }
+}

@@ -1,0 +1,163 @@
+//! What drafting and verifying take on this machine, now.
+
+use super::curve::{Curve, Line};
+
+/// How fast the tempo follows the machine, a share of each surprise.
+const TEMPO: f64 = 0.2;
+
+/// Seconds of one bucket of a stored calibration.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StoredCell {
+    /// Rows of the pass, or streams that drafted.
+    pub size: usize,
+    /// Committed tokens of a stream, the mean over streams.
+    pub context: usize,
+    /// Seconds.
+    pub seconds: f64,
+}
+
+/// What a [`CostModel`] can be seeded from and what it can be written to.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Stored {
+    /// Verify passes: target forward, head, walk and commit.
+    pub verify: Vec<StoredCell>,
+    /// Drafting passes, with the top-K of their rows.
+    pub draft: Vec<StoredCell>,
+    /// Reading one committed token into the drafter's context, in a batch.
+    pub read_token: Option<f64>,
+}
+
+/// A moving estimate of the seconds of verify and draft passes, from passes of this process.
+///
+/// A machine is not always equally fast: clocks throttle and neighbours come and go. What all passes share is kept apart
+/// as the *tempo*, so that a slow minute in which only plain rounds were seen does not make trees look cheap.
+#[derive(Debug, Clone, Default)]
+pub struct CostModel {
+    verify: Curve,
+    draft: Curve,
+    /// Logarithm of the seconds that reading one token takes, at tempo 1.
+    read: Option<f64>,
+    /// Logarithm of now ÷ the time to which the curves refer.
+    tempo: f64,
+}
+
+impl CostModel {
+    /// Takes the seconds of a verify pass of `rows` rows.
+    pub fn observe_verify(&mut self, rows: usize, context: usize, seconds: f64) {
+        let surprise = self.verify.observe(rows, context, log(seconds) - self.tempo);
+        self.tempo += TEMPO * surprise.unwrap_or(0.0);
+    }
+
+    /// Takes the seconds of a pass that drafted for `streams` streams.
+    pub fn observe_draft(&mut self, streams: usize, context: usize, seconds: f64) {
+        self.draft.observe(streams, context, log(seconds) - self.tempo);
+    }
+
+    /// Takes the seconds of reading `tokens` committed tokens into the drafter's context.
+    pub fn observe_read(&mut self, tokens: usize, seconds: f64) {
+        if tokens > 0 {
+            let now = log(seconds / tokens as f64) - self.tempo;
+            let known = self.read.get_or_insert(now);
+            *known += (now - *known) / 8.0;
+        }
+    }
+
+    /// What things cost at this context, now.
+    pub fn prices(&self, context: usize) -> Prices {
+        Prices {
+            verify: self.verify.line(context, self.tempo),
+            draft: self.draft.line(context, self.tempo),
+            read: self.read.map_or(0.0, |log| (log + self.tempo).exp()),
+        }
+    }
+
+    /// Verify passes observed in this bucket, and passes since the last of them.
+    pub(crate) fn verified(&self, rows: usize, context: usize) -> (u32, u64) {
+        (self.verify.samples(rows, context), self.verify.age(rows, context))
+    }
+
+    /// Drafts observed for so many streams, and drafts since the last of them.
+    pub(crate) fn drafted(&self, streams: usize, context: usize) -> (u32, u64) {
+        (self.draft.samples(streams, context), self.draft.age(streams, context))
+    }
+
+    /// Everything that is known, at the present tempo.
+    pub fn store(&self) -> Stored {
+        let tempo = self.tempo.exp();
+        let cells = |curve: &Curve| {
+            let cell = |(size, context, seconds, _): (f64, usize, f64, u32)| StoredCell {
+                size: size.round() as usize,
+                context,
+                seconds: seconds * tempo,
+            };
+            curve.cells().map(cell).collect()
+        };
+        Stored {
+            verify: cells(&self.verify),
+            draft: cells(&self.draft),
+            read_token: self.read.map(|log| (log + self.tempo).exp()),
+        }
+    }
+
+    /// A model that starts with what was stored. Cells whose seconds are not positive and finite are left out.
+    pub fn seeded(stored: &Stored) -> CostModel {
+        let mut model = CostModel::default();
+        let curves = [(&mut model.verify, &stored.verify), (&mut model.draft, &stored.draft)];
+        for (curve, cells) in curves {
+            for cell in cells.iter().filter(|cell| is_time(cell.seconds) && cell.size > 0) {
+                curve.seed(cell.size, cell.context, log(cell.seconds));
+            }
+        }
+        model.read = stored.read_token.filter(|&seconds| is_time(seconds)).map(log);
+        model
+    }
+}
+
+/// What passes cost at one context, at one time.
+#[derive(Debug, Clone)]
+pub struct Prices {
+    verify: Line,
+    draft: Line,
+    read: f64,
+}
+
+impl Prices {
+    /// Seconds of a verify pass of `rows` rows; `None` before the first one.
+    pub fn verify(&self, rows: usize) -> Option<f64> {
+        self.verify.at(rows)
+    }
+
+    /// Seconds of drafting for `streams` streams, 0 for none; `None` before the first time.
+    pub fn draft(&self, streams: usize) -> Option<f64> {
+        self.draft.at(streams)
+    }
+
+    /// Seconds of reading `tokens` committed tokens into the drafter's context; 0 before the first time.
+    pub fn read(&self, tokens: usize) -> f64 {
+        self.read * tokens as f64
+    }
+
+    /// Least seconds of a verify pass of `rows` rows, as no more rows take less time.
+    pub fn verify_floor(&self, rows: usize) -> f64 {
+        self.verify.floor(rows)
+    }
+
+    /// Least seconds of drafting for `streams` streams, as no more streams take less time.
+    pub fn draft_floor(&self, streams: usize) -> f64 {
+        self.draft.floor(streams)
+    }
+
+    /// Largest verify pass that was observed, in rows.
+    pub fn largest_verify(&self) -> f64 {
+        self.verify.largest()
+    }
+}
+
+fn is_time(seconds: f64) -> bool {
+    seconds.is_finite() && seconds > 0.0
+}
+
+/// A clock may show no difference.
+fn log(seconds: f64) -> f64 {
+    seconds.max(1e-9).ln()
+}

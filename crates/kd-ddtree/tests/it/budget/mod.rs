@@ -1,0 +1,204 @@
+//! Budgets that the allocator chooses, against every fixed one, on machines whose costs are known.
+
+mod sim;
+
+use kd_ddtree::StreamLimits;
+use kd_ddtree::budget::{Allocator, Options};
+use sim::{Drafts, Machine, Policy, Sim};
+
+/// Budgets of a stream that compete with the allocator.
+const FIXED: [usize; 9] = [0, 1, 2, 4, 7, 8, 16, 32, 64];
+const GOOD: Drafts = Drafts { best: (0.5, 0.95), truth: (1.0, 1.0) };
+const POOR: Drafts = Drafts { best: (0.1, 0.5), truth: (1.0, 1.0) };
+/// As published ports measured it: better than promised on the spine, worse beside it.
+const BIASED: Drafts = Drafts { best: (0.3, 0.9), truth: (0.6, 3.0) };
+const QUIET: f64 = 0.05;
+
+/// A demo pair in the cache of a processor: a row costs what it computes.
+const LINEAR: Machine = Machine {
+    verify: |rows| 3.5e-4 + 2.5e-4 * rows,
+    draft: |streams| 4e-4 + 5e-4 * streams,
+    read: 1e-5,
+    noise: QUIET,
+    slow: 1.0,
+};
+
+/// K2.6 on eight cards: steep at first, then flatter and flatter (research: the union of experts).
+const CONCAVE: Machine = Machine {
+    verify: |rows| {
+        const POINTS: [(f64, f64); 10] = [
+            (1.0, 10.8),
+            (2.0, 13.2),
+            (4.0, 16.7),
+            (8.0, 22.8),
+            (16.0, 25.1),
+            (32.0, 33.4),
+            (64.0, 42.8),
+            (128.0, 57.6),
+            (256.0, 84.0),
+            (512.0, 128.0),
+        ];
+        let above = POINTS.iter().position(|p| p.0 >= rows).unwrap_or(9).max(1);
+        let ((x0, y0), (x1, y1)) = (POINTS[above - 1], POINTS[above]);
+        1e-3 * (y0 + (y1 - y0) * (rows - x0) / (x1 - x0))
+    },
+    draft: |streams| 3e-3 + 1e-4 * streams,
+    read: 2e-5,
+    noise: QUIET,
+    slow: 1.0,
+};
+
+/// Tiles of 32 rows.
+const STAIRCASE: Machine =
+    Machine { verify: |rows| 4e-3 * (rows / 32.0).ceil() + 6e-3, draft: |_| 1e-3, ..CONCAVE };
+
+/// One step at five rows, then free rows: the first larger buckets lose, far larger ones win.
+const TRAP: Machine =
+    Machine { verify: |rows| if rows <= 4.0 { 1e-2 } else { 2e-2 }, draft: |_| 1e-3, ..CONCAVE };
+
+/// Lets the allocator compete; prints the rates and returns (auto ÷ plain, auto ÷ best fixed).
+fn compete(what: &str, machine: Machine, drafts: Drafts, streams: usize, rounds: usize) -> (f64, f64) {
+    let rates: Vec<f64> = FIXED
+        .iter()
+        .map(|&nodes| Sim::new(machine, drafts, Policy::Fixed(nodes)).run(streams, rounds))
+        .collect();
+    let mut sim = Sim::new(machine, drafts, Policy::auto());
+    let auto = sim.run(streams, rounds);
+    let best = rates.iter().copied().fold(0.0, f64::max);
+    let Policy::Auto(allocator) = &sim.policy else { unreachable!("the policy is auto") };
+    println!(
+        "{what}, {streams} streams: plain {:.0}, fixed {rates:.0?}, auto {auto:.0} = {:.3} of plain, {:.3} of best, {:?}",
+        rates[0],
+        auto / rates[0],
+        auto / best,
+        allocator.counts(),
+    );
+    (auto / rates[0], auto / best)
+}
+
+/// On every kind of drafts and number of streams, nearly as fast as plain decoding and as the best fixed budget,
+/// everything that was spent on learning included.
+fn near_the_best(what: &str, machine: Machine) {
+    for (name, drafts) in [("good", GOOD), ("poor", POOR), ("biased", BIASED)] {
+        for streams in [1, 4, 16] {
+            let what = format!("{what}, {name} drafts");
+            let (plain, best) = compete(&what, machine, drafts, streams, 6000 / (streams + 2));
+            assert!(plain >= 0.97, "{what}, {streams} streams: {plain} of plain");
+            assert!(best >= 0.95, "{what}, {streams} streams: {best} of the best fixed budget");
+        }
+    }
+}
+
+#[test]
+fn plain_decoding_is_kept_where_a_row_costs_what_it_computes() {
+    near_the_best("linear", LINEAR);
+}
+
+#[test]
+fn a_concave_curve_gets_a_budget_near_the_best() {
+    near_the_best("concave", CONCAVE);
+}
+
+#[test]
+fn a_staircase_gets_a_budget_near_the_best() {
+    near_the_best("staircase", STAIRCASE);
+}
+
+/// A search that ends at the first decrease of the quotient stays at four rows.
+#[test]
+fn a_first_decrease_does_not_end_the_search() {
+    for streams in [1, 4, 16] {
+        let rate = |policy| {
+            let mut sim = Sim::new(TRAP, GOOD, policy);
+            sim.run(streams, 500);
+            sim.run(streams, 500)
+        };
+        let (auto, best) = (rate(Policy::auto()), rate(Policy::Fixed(64)));
+        assert!(auto >= 0.95 * best, "{streams} streams: {auto} tokens/s, {best} at the far end");
+    }
+    let mut sim = Sim::new(TRAP, GOOD, Policy::auto());
+    sim.run(1, 1000);
+    let before = sim.rows;
+    sim.run(1, 1000);
+    let mean = (sim.rows - before) as f64 / 1000.0;
+    assert!(mean > 16.0, "{mean} rows a round, but rows behind the step are free");
+}
+
+/// A machine that is at times half as fast, whatever it does, changes no choice.
+#[test]
+fn a_slow_phase_is_not_taken_for_a_slow_budget() {
+    for (what, machine, streams) in [("linear", LINEAR, 4), ("concave", CONCAVE, 4)] {
+        let machine = Machine { slow: 2.0, noise: 0.2, ..machine };
+        let (plain, best) = compete(&format!("{what} with slow phases"), machine, GOOD, streams, 4000);
+        assert!(plain >= 0.97 && best >= 0.95, "{what}: {plain} of plain, {best} of the best");
+    }
+}
+
+/// Drafts that turn bad, then good again: the loss stays within the account, and the gain comes back.
+#[test]
+fn the_estimate_does_not_freeze() {
+    let mut sim = Sim::new(CONCAVE, GOOD, Policy::auto());
+    let good = sim.run(4, 1000);
+    sim.drafts = Drafts { best: (0.6, 0.95), truth: (30.0, 30.0) };
+    let bad = sim.run(4, 3000);
+    let plain = Sim::new(CONCAVE, sim.drafts, Policy::Fixed(0)).run(4, 3000);
+    assert!(bad > 0.95 * plain, "{bad} tokens/s with useless drafts, {plain} without any");
+    sim.drafts = GOOD;
+    sim.run(4, 4000);
+    let again = sim.run(4, 1000);
+    assert!(again > 0.95 * good, "{again} tokens/s after drafts became good again, {good} before");
+}
+
+/// Streams come and go: what is known of one number of them serves the next.
+#[test]
+fn a_changing_number_of_streams_stays_near_the_best() {
+    let mut sims: Vec<Sim> =
+        FIXED.map(|nodes| Sim::new(CONCAVE, BIASED, Policy::Fixed(nodes))).into_iter().collect();
+    sims.push(Sim::new(CONCAVE, BIASED, Policy::auto()));
+    let mut n = sim::Random(3);
+    for _ in 0..60 {
+        let streams = 1 + (16.0 * n.uniform()) as usize;
+        sims.iter_mut().for_each(|sim| _ = sim.run(streams, 40));
+    }
+    let rates: Vec<f64> = sims.iter().map(|sim| sim.tokens / sim.seconds).collect();
+    let (&auto, fixed) = rates.split_last().expect("ten of them");
+    let best = fixed.iter().copied().fold(0.0, f64::max);
+    assert!(auto >= 0.95 * best, "auto {auto}, fixed {fixed:?}");
+}
+
+/// A cold start of a few dozen rounds, as of one short answer, loses next to nothing.
+#[test]
+fn a_short_answer_does_not_pay_for_learning() {
+    for streams in [1, 4, 16] {
+        let (plain, _) = compete("linear, cold", LINEAR, GOOD, streams, 100);
+        assert!(plain >= 0.97, "{streams} streams: {plain} of plain");
+    }
+}
+
+/// What another process measured spares the looks.
+#[test]
+fn a_stored_calibration_spares_the_learning() {
+    let mut sim = Sim::new(TRAP, GOOD, Policy::auto());
+    sim.run(4, 2000);
+    let Policy::Auto(learnt) = &sim.policy else { unreachable!("the policy is auto") };
+    let mut seeded = Allocator::new(Options::default());
+    seeded.seed(&learnt.costs().store());
+    let cold = Sim::new(TRAP, GOOD, Policy::auto()).run(4, 60);
+    let warm = Sim::new(TRAP, GOOD, Policy::Auto(Box::new(seeded))).run(4, 60);
+    let best = Sim::new(TRAP, GOOD, Policy::Fixed(64)).run(4, 60);
+    assert!(warm > cold, "{warm} tokens/s with a calibration, {cold} without");
+    assert!(warm >= 0.9 * best, "{warm} tokens/s with a calibration, {best} is best");
+}
+
+/// Whatever is cheapest, a stream that gets nodes gets its floor and no more than its cap.
+#[test]
+fn floors_and_caps_hold() {
+    for machine in [CONCAVE, TRAP, STAIRCASE] {
+        let limits = StreamLimits { floor: 3, cap: 5 };
+        let allocator = Allocator::new(Options { limits, ..Options::default() });
+        let mut sim = Sim::new(machine, GOOD, Policy::Auto(Box::new(allocator)));
+        sim.run(4, 500);
+        assert!(sim.sizes.len() > 1, "{:?}", sim.sizes);
+        assert!(sim.sizes.iter().all(|&nodes| nodes == 0 || (3..=5).contains(&nodes)), "{:?}", sim.sizes);
+    }
+}

@@ -1,0 +1,219 @@
+//! A machine with a known cost curve and streams with a known law, to let budgets compete.
+
+use std::collections::BTreeSet;
+
+use kd_ddtree::budget::{Allocator, Calibrated, Load, Options, Outcome, Verdict};
+use kd_ddtree::{DraftRow, Forest, Marginals, StreamLimits, Tree, TreeBuilder, walk};
+
+/// Depth of a draft.
+pub(crate) const DEPTHS: usize = 7;
+
+/// A small generator of uniform numbers.
+#[derive(Debug, Clone)]
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn uniform(&mut self) -> f64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((self.0 >> 33) as f64 + 0.5) / (1u64 << 31) as f64
+    }
+}
+
+/// What passes take, in seconds.
+#[derive(Clone, Copy)]
+pub(crate) struct Machine {
+    pub(crate) verify: fn(rows: f64) -> f64,
+    pub(crate) draft: fn(streams: f64) -> f64,
+    /// Reading one token into the drafter's context.
+    pub(crate) read: f64,
+    /// Largest relative disturbance of a pass.
+    pub(crate) noise: f64,
+    /// How much slower the machine is in every other stretch of a thousand rounds.
+    pub(crate) slow: f64,
+}
+
+/// How well drafts are made, and how much better or worse the target likes them than they promise.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Drafts {
+    /// Least and largest probability of a row's best token.
+    pub(crate) best: (f64, f64),
+    /// Exponent that turns the best token's drafted probability into the true one, on the spine and beside it.
+    pub(crate) truth: (f64, f64),
+}
+
+impl Drafts {
+    /// One stream's draft rows: after the best token, each one takes half of what is left.
+    fn rows(&self, random: &mut Random) -> Vec<DraftRow> {
+        let row = |random: &mut Random| {
+            let best = self.best.0 + (self.best.1 - self.best.0) * random.uniform();
+            let mut left = 1.0 - best;
+            let mut logprobs = vec![best.ln() as f32];
+            for _ in 0..20 {
+                left /= 2.0;
+                logprobs.push(left.min(best).ln() as f32);
+            }
+            let tokens: Vec<u32> = (0..logprobs.len() as u32).collect();
+            DraftRow::from_top_k(&tokens, &logprobs).expect("descending")
+        };
+        (0..DEPTHS).map(|_| row(random)).collect()
+    }
+
+    /// The target's tokens along its own path; id 0 is the best draft of every row.
+    fn truth(&self, rows: &[DraftRow], random: &mut Random) -> Vec<u32> {
+        let mut on_spine = true;
+        let mut tokens = Vec::new();
+        for row in rows {
+            let best = f64::from(row.children()[0].logprob).exp();
+            let best = best.powf(if on_spine { self.truth.0 } else { self.truth.1 });
+            let token =
+                if random.uniform() < best { 0 } else { 1 + (-random.uniform().log2()).floor() as u32 };
+            on_spine &= token == 0;
+            tokens.push(token);
+        }
+        // After the draft's end nothing was drafted.
+        tokens.push(1000);
+        tokens
+    }
+}
+
+/// What decides the trees.
+pub(crate) enum Policy {
+    /// So many nodes for each stream; 0 is plain decoding.
+    Fixed(usize),
+    /// The allocator.
+    Auto(Box<Allocator>),
+}
+
+impl Policy {
+    pub(crate) fn auto() -> Policy {
+        Policy::Auto(Box::new(Allocator::new(Options::default())))
+    }
+}
+
+/// A running experiment.
+pub(crate) struct Sim {
+    pub(crate) machine: Machine,
+    pub(crate) drafts: Drafts,
+    pub(crate) policy: Policy,
+    random: Random,
+    unread: Vec<usize>,
+    rounds: u64,
+    pub(crate) rows: usize,
+    /// Sizes of trees that occurred.
+    pub(crate) sizes: BTreeSet<usize>,
+    pub(crate) tokens: f64,
+    pub(crate) seconds: f64,
+}
+
+impl Sim {
+    pub(crate) fn new(machine: Machine, drafts: Drafts, policy: Policy) -> Sim {
+        let (random, unread) = (Random(7), Vec::new());
+        Sim {
+            machine,
+            drafts,
+            policy,
+            random,
+            unread,
+            rounds: 0,
+            rows: 0,
+            sizes: BTreeSet::new(),
+            tokens: 0.0,
+            seconds: 0.0,
+        }
+    }
+
+    /// Tokens a second over `rounds` rounds of `streams` streams.
+    pub(crate) fn run(&mut self, streams: usize, rounds: usize) -> f64 {
+        self.unread = vec![20; streams];
+        let (tokens, seconds) = (self.tokens, self.seconds);
+        (0..rounds).for_each(|_| self.round(streams));
+        (self.tokens - tokens) / (self.seconds - seconds)
+    }
+
+    fn disturbed(&mut self, seconds: f64) -> f64 {
+        let spike = if self.random.uniform() < 0.01 { 3.0 } else { 1.0 };
+        let slow = if self.rounds / 1000 % 2 == 1 { self.machine.slow } else { 1.0 };
+        seconds * (1.0 + self.machine.noise * self.random.uniform()) * spike * slow
+    }
+
+    fn round(&mut self, streams: usize) {
+        self.rounds += 1;
+        let all: Vec<Vec<DraftRow>> = (0..streams).map(|_| self.drafts.rows(&mut self.random)).collect();
+        let truths: Vec<Vec<u32>> =
+            all.iter().map(|rows| self.drafts.truth(rows, &mut self.random)).collect();
+        let mut order: Vec<usize> = (0..streams).collect();
+        order.sort_by_key(|&s| self.unread[s]);
+        let unread: Vec<usize> = order.iter().map(|&s| self.unread[s]).collect();
+        let load =
+            Load { streams, rows: streams, drafting: 0, context: 100, depths: DEPTHS, unread: &unread };
+        let (mut plan, mut forest, mut promised) = (None, Forest::new(), 0.0);
+        let drafters: Vec<usize> = match &mut self.policy {
+            Policy::Fixed(0) => Vec::new(),
+            Policy::Fixed(nodes) => {
+                let limits = vec![StreamLimits { floor: *nodes, cap: *nodes }; streams];
+                let mut scorers: Vec<_> = order.iter().map(|&s| Marginals(&all[s])).collect();
+                TreeBuilder::new()
+                    .build_forest(&mut scorers, &limits, streams * *nodes, &mut forest)
+                    .expect("within limits");
+                order.clone()
+            }
+            Policy::Auto(allocator) => {
+                let mut decided = allocator.plan(&load);
+                let drafters = order[..decided.drafters].to_vec();
+                let mut scorers: Vec<Calibrated> =
+                    drafters.iter().map(|&s| allocator.calibration().calibrate(&all[s])).collect();
+                let limits = vec![allocator.options().limits; drafters.len()];
+                TreeBuilder::new()
+                    .build_forest(&mut scorers, &limits, decided.reach, &mut forest)
+                    .expect("within limits");
+                let phi: Vec<f64> = forest.phi().collect();
+                let nodes = allocator.choose(&mut decided, &load, &phi);
+                forest.truncate(nodes);
+                promised = phi[nodes];
+                plan = Some(decided);
+                drafters
+            }
+        };
+        let mut accepted = 0;
+        let mut read_tokens = 0;
+        for stream in 0..streams {
+            let truth = &truths[stream];
+            let empty = Tree::empty();
+            let tree = drafters.iter().position(|&s| s == stream).map_or(&empty, |at| &forest.trees()[at]);
+            let outcome = walk(tree, |row| Ok::<u32, ()>(truth[tree.depth(row)])).expect("no error");
+            if drafters.contains(&stream) {
+                read_tokens += std::mem::take(&mut self.unread[stream]);
+                if let Policy::Auto(allocator) = &mut self.policy {
+                    let tokens: Vec<u32> = outcome.tokens().collect();
+                    allocator.calibration_mut().learn(Verdict { rows: &all[stream], tokens: &tokens });
+                }
+            }
+            accepted += outcome.accepted.len();
+            self.unread[stream] += outcome.rows.len();
+        }
+        let rows = streams + forest.nodes();
+        self.rows += rows;
+        self.sizes.extend(forest.trees().iter().map(Tree::len));
+        let verify = self.disturbed((self.machine.verify)(rows as f64));
+        let drafting = drafters.len();
+        let draft = if drafting == 0 { 0.0 } else { (self.machine.draft)(drafting as f64) };
+        let draft = self.disturbed(draft);
+        let read = self.disturbed(self.machine.read * read_tokens as f64);
+        let outcome = Outcome {
+            rows,
+            drafting,
+            context: 100,
+            read_tokens,
+            read,
+            draft,
+            verify,
+            promised,
+            accepted: accepted as f64,
+        };
+        if let (Policy::Auto(allocator), Some(plan)) = (&mut self.policy, plan) {
+            allocator.observe(&plan, &outcome);
+        }
+        self.tokens += (streams + accepted) as f64;
+        self.seconds += outcome.seconds();
+    }
+}
