@@ -155,7 +155,7 @@ fn what_ranks_cannot_share_is_refused_with_tensor_and_group() {
         (
             "noqlora",
             "2",
-            first_expert,
+            "layers.2.mlp.experts.0.gate_proj.weight_packed` cannot be shared",
             "96 does not divide into 2 parts of whole INT4 groups of 32: it leaves 48",
         ),
         (
