@@ -54,7 +54,14 @@ impl Experts {
     }
 
     /// The weighted sum of the down products: `[rows, hidden]`.
-    pub fn down(&self, pool: &Pool, rows: usize, hidden: &Matrix, routing: &Routing, groups: &Groups) -> Matrix {
+    pub fn down(
+        &self,
+        pool: &Pool,
+        rows: usize,
+        hidden: &Matrix,
+        routing: &Routing,
+        groups: &Groups,
+    ) -> Matrix {
         let out_features = self.0.first().map_or(0, |e| e.down.rows());
         let mut y = Matrix::zeros(rows, out_features);
         let block = block_width(pool, out_features, groups.assignments() * hidden.cols());
