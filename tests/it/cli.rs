@@ -93,7 +93,7 @@ fn failed_work_exits_with_1_and_one_line() {
 #[test]
 fn json_fields_mean_what_the_design_says() {
     let args = ["--json", "--quiet", "--prompt", PROMPT, "--max-tokens", "33", "--ignore-eos", "--seed", "5"];
-    let objects = generate(&args).objects();
+    let objects = generate(&[&args[..], &["--budget", "16"]].concat()).objects();
     assert_eq!(objects.len(), 1);
     let object = &objects[0];
     let answer = engine(PROMPT, SamplingParams::default(), 0, 33, 16);
