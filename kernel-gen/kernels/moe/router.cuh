@@ -1,94 +1,169 @@
-// Router: logits with K split over CTAs, then the choice, in one launch.
+// Router: logits with K split over the CTAs of a cluster, then the choice, in one launch.
 //
-// A CTA makes the products of ROWS experts and TOKENS tokens over one segment of K; a warp has 16 experts, whose weights it
-// has read in full before it waits for the kernel in front. The last CTA of an expert block adds the segments in their order
-// and takes the sigmoid; the last expert block of a token tile chooses, one warp a token. Segments are fixed by H alone, so
-// a row's bits depend neither on M nor on the variant.
+// A cluster makes the products of ROWS experts and TOKENS tokens. Each of its RANKS CTAs sums two segments of K, and then
+// adds the segments of all, through distributed shared memory, for a share of the tokens. The last CTA of the expert blocks
+// to finish a share chooses, one warp a token. Segments are fixed by H alone, so a row's bits depend neither on M nor on
+// the variant.
 #pragma once
 
 #include "kd/arrive.cuh"
-#include "kd/mma.cuh"
-#include "ptx/memory.cuh"
+#include "kd/base.cuh"
+#include "ptx/cluster.cuh"
+#include "ptx/mma.cuh"
 #include "ptx/pdl.cuh"
+#include "ptx/stage.cuh"
 
 namespace kd {
 namespace route {
 
-// Larger for what is chosen first: by value, then by lower id. NaN counts as -inf.
-__device__ __forceinline__ uint64_t key(float value, int id) {
-  const uint32_t bits = __float_as_uint(value == value ? value + 0.0f : -INFINITY);
-  return uint64_t(bits & 0x80000000u ? ~bits : bits | 0x80000000u) << 32 | uint32_t(~id);
-}
-
-__device__ __forceinline__ uint64_t warp_max(uint64_t value) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) {
-    const uint64_t other = __shfl_xor_sync(0xffffffffu, value, step);
-    value = other > value ? other : value;
-  }
-  return value;
-}
-
-// Sums of this CTA's segment into `partial`.
+// Where the products of this CTA lie.
 template <class U>
-__device__ __forceinline__ void products(const __nv_bfloat16* x, const __nv_bfloat16* w, float* partial, int M) {
-  constexpr int VECS = U::H / 8;
+struct Place {
+  int rank = blockIdx.x, expert = blockIdx.y * U::ROWS;
+  int64_t token = int64_t(blockIdx.z) * U::TOKENS;
+};
+
+// Copies of one operand into tiles of 128-byte rows: each row has 32 values of k of either segment. 16-byte piece `piece` of
+// row `row` lies at `piece ^ row % 8`, where a fragment's eight rows meet all banks. A thread copies the same piece of every
+// STRIDE-th row, so that only the step changes its addresses. Rows that do not exist stay as they are: what is made of them
+// is not read.
+template <class U, int ROWS>
+struct Copies {
+  static constexpr int STRIDE = 4 * U::WARPS;
+  static constexpr bool EXACT = U::H % (2 * U::SEG) == 0;
+
+  const __nv_bfloat16* from;
+  uint32_t to;
+  int live, k;
+
+  // `rows` rows at `operand`, for tiles at `tile`.
+  __device__ __forceinline__ Copies(const __nv_bfloat16* operand, int64_t rows, int rank, uint32_t tile) {
+    const int row = threadIdx.x / 8, piece = threadIdx.x % 8;
+    k = rank * 2 * U::SEG + piece / 4 * U::SEG + piece % 4 * 8;
+    from = operand + int64_t(row) * U::H + k;
+    to = tile + 128 * row + 16 * (piece ^ (row & 7));
+    live = int(rows < ROWS ? rows : ROWS) - row;
+  }
+
+  __device__ __forceinline__ void operator()(int step) const {
+#pragma unroll
+    for (int pack = 0; pack < U::PACK; ++pack) {
+      const int beyond = 32 * (step * U::PACK + pack);
+      const uint32_t stage = to + (step % U::STAGES * U::PACK + pack) * U::TILE;
+#pragma unroll
+      for (int row = 0; row < ROWS; row += STRIDE)
+        if (row < live) ptx::copy16(stage + 128 * row, from + row * U::H + beyond, EXACT || k + beyond < U::H);
+    }
+  }
+};
+
+// The sums of this CTA's two segments, added, in shared memory: `sums[token][row]`, LINE floats a token. Half of the warps
+// have one segment each.
+template <class U, class S>
+__device__ __forceinline__ void products(const Place<U>& place, const __nv_bfloat16* x, const __nv_bfloat16* w, int M) {
+  constexpr int AHEAD = U::STAGES - 1;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const int expert = blockIdx.x * U::ROWS + warp * 16 + g, segment = blockIdx.y;
-  const int64_t token = int64_t(blockIdx.z) * U::TOKENS + g;
-  Bf16x8 low[U::STEPS] = {}, high[U::STEPS] = {};
+  const int segment = warp / (U::MWARPS * U::NWARPS);
+  const int row = warp % U::MWARPS * 16 * U::MT, column = warp / U::MWARPS % U::NWARPS * 8 * U::NT;
+  const int64_t tokens = M - place.token;
+  const int live = int(tokens - column + 7) / 8;  // tiles with a token; may be negative
+  const uint32_t tile = ptx::shared_address(S::tile());
+  const Copies<U, U::ROWS> weights(w + int64_t(place.expert) * U::H, U::E - place.expert, place.rank, tile);
+  const Copies<U, U::TOKENS> inputs(x + place.token * U::H, tokens, place.rank, tile + 128 * U::ROWS);
 #pragma unroll
-  for (int i = 0; i < U::STEPS; ++i) {
-    const int vec = (segment * U::SEG + 32 * i) / 8 + t;
-    if (vec >= VECS) continue;
-    if (expert < U::E) low[i] = load8_constant(w, int64_t(expert) * VECS + vec);
-    if (expert + 8 < U::E) high[i] = load8_constant(w, int64_t(expert + 8) * VECS + vec);
-  }
+  for (int step = 0; step < AHEAD; ++step)
+    if (step < U::STEPS) weights(step);
   ptx::grid_dependency_wait();
-  float sum[U::TILES][4] = {};
 #pragma unroll
-  for (int tile = 0; tile < U::TILES; ++tile) {
-    Bf16x8 own[U::STEPS] = {};
-#pragma unroll
-    for (int i = 0; i < U::STEPS; ++i) {
-      const int vec = (segment * U::SEG + 32 * i) / 8 + t;
-      if (vec < VECS && token + 8 * tile < M) own[i] = load8(x, (token + 8 * tile) * VECS + vec);
-    }
-#pragma unroll
-    for (int i = 0; i < U::STEPS; ++i) mma_k32(sum[tile], low[i], high[i], own[i]);
+  for (int step = 0; step < AHEAD; ++step) {
+    if (step < U::STEPS) inputs(step);
+    ptx::copy_commit();
   }
+
+  // This lane's rows of fragments: of weights, 16 rows and two pieces; of tokens, 8 rows and four pieces.
+  const int swizzle = lane & 7;
+  const uint32_t a_row = 128 * (row + lane % 16), b_row = 128 * (U::ROWS + column + lane % 8);
+  const uint32_t a_piece[2] = {16u * ((4 * segment + lane / 16) ^ swizzle), 16u * ((4 * segment + 2 + lane / 16) ^ swizzle)};
+  const uint32_t b_piece = 16 * ((4 * segment + lane / 8) ^ swizzle);
+  float sum[U::MT][U::NT][4] = {};
+#pragma unroll 1
+  for (int step = 0; step < U::STEPS; ++step) {
+    ptx::copy_wait<AHEAD - 1>();
+    __syncthreads();  // this step has landed for all, and all have used the stage that is filled next
+    if (step + AHEAD < U::STEPS) {
+      weights(step + AHEAD);
+      inputs(step + AHEAD);
+    }
+    ptx::copy_commit();
 #pragma unroll
-  for (int tile = 0; tile < U::TILES; ++tile) {
+    for (int pack = 0; pack < U::PACK; ++pack) {
+      const uint32_t stage = tile + (step % U::STAGES * U::PACK + pack) * U::TILE;
+      uint32_t a[U::MT][2][4];
 #pragma unroll
-    for (int c = 0; c < 4; ++c) {
-      const int64_t row = int64_t(blockIdx.z) * U::TOKENS + 8 * tile + 2 * t + c % 2;
-      const int column = expert + 8 * (c / 2);
-      if (row < M && column < U::E) partial[(row * U::SEGS + segment) * U::E + column] = sum[tile][c];
+      for (int m = 0; m < U::MT; ++m)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) ptx::load_tiles(a[m][half], stage + a_row + 2048 * m + a_piece[half]);
+#pragma unroll
+      for (int n = 0; n < U::NT; ++n) {
+        if (n >= live) break;
+        uint32_t b[4];
+        ptx::load_tiles(b, stage + b_row + 1024 * n + b_piece);
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+#pragma unroll
+          for (int m = 0; m < U::MT; ++m)
+            ptx::mma_16816_bf16(sum[m][n], a[m][half][0], a[m][half][1], a[m][half][2], a[m][half][3], b[2 * half],
+                                b[2 * half + 1]);
+      }
     }
   }
+  ptx::grid_dependency_launch();
+  __syncthreads();  // the stages become sums
+
+  float* sums = reinterpret_cast<float*>(S::tile());
+  const auto each = [&](auto apply) {
+#pragma unroll
+    for (int m = 0; m < U::MT; ++m)
+#pragma unroll
+      for (int n = 0; n < U::NT; ++n)
+#pragma unroll
+        for (int c = 0; c < 4; ++c)
+          apply(sums[(column + 8 * n + 2 * t + c % 2) * U::LINE + row + 16 * m + g + c / 2 * 8], sum[m][n][c]);
+  };
+  if (segment == 1) each([](float& at, float own) { at = own; });
+  __syncthreads();
+  if (segment == 0) each([](float& at, float own) { at = own + at; });
 }
 
-// Scores of this CTA's experts for its tokens, from the sums of all segments; four experts a thread.
-template <class U>
-__device__ __forceinline__ void scores(const float* partial, float* scores, int M) {
+// Scores of the cluster's experts for this CTA's share of its tokens; four experts a thread.
+template <class U, class S>
+__device__ __forceinline__ void scores(const Place<U>& place, float* scores, int M) {
   constexpr int QUADS = U::ROWS / 4;
-  for (int i = threadIdx.x; i < U::TOKENS * QUADS; i += U::THREADS) {
-    const int64_t row = int64_t(blockIdx.z) * U::TOKENS + i / QUADS;
-    const int expert = blockIdx.x * U::ROWS + i % QUADS * 4;
-    if (row >= M || expert >= U::E) continue;
-    float sum[4] = {};
+  const float* sums = reinterpret_cast<const float*>(S::tile());
+  for (int i = threadIdx.x; i < U::SHARE * QUADS; i += 32 * U::WARPS) {
+    const int token = place.rank * U::SHARE + i / QUADS, expert = place.expert + i % QUADS * 4;
+    if (place.token + token >= M || expert >= U::E) continue;
+    float4 part[U::RANKS];
 #pragma unroll
-    for (int segment = 0; segment < U::SEGS; ++segment) {
-      const uint4 v = ptx::load16(partial + (row * U::SEGS + segment) * U::E + expert);
-      sum[0] += __uint_as_float(v.x), sum[1] += __uint_as_float(v.y);
-      sum[2] += __uint_as_float(v.z), sum[3] += __uint_as_float(v.w);
-    }
+    for (int rank = 0; rank < U::RANKS; ++rank)
+      part[rank] = ptx::load_cluster16(sums + token * U::LINE + i % QUADS * 4, rank);
+    float4 sum = part[0];
 #pragma unroll
-    for (int j = 0; j < 4; ++j) scores[row * U::E + expert + j] = 1.0f / (1.0f + expf(-sum[j]));
+    for (int rank = 1; rank < U::RANKS; ++rank)
+      sum.x += part[rank].x, sum.y += part[rank].y, sum.z += part[rank].z, sum.w += part[rank].w;
+    const float4 score = make_float4(1.0f / (1.0f + expf(-sum.x)), 1.0f / (1.0f + expf(-sum.y)),
+                                     1.0f / (1.0f + expf(-sum.z)), 1.0f / (1.0f + expf(-sum.w)));
+    *reinterpret_cast<float4*>(scores + (place.token + token) * U::E + expert) = score;
   }
 }
 
-// The sum of the two best of a group, in the order of choices; 0 for a group that does not exist.
+// Larger for what is chosen first; NaN counts as -inf, and 0 is less than any value.
+__device__ __forceinline__ uint32_t key(float value) {
+  const uint32_t bits = __float_as_uint(value == value ? value + 0.0f : -INFINITY);
+  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+// The sum of the two best of a group, in the order of choices, ties to the lower group; 0 for a group that does not exist.
 __device__ __forceinline__ uint64_t group_key(const float* choice, int group, int groups, int size) {
   if (group >= groups) return 0;
   float first = -INFINITY, second = -INFINITY;
@@ -97,7 +172,7 @@ __device__ __forceinline__ uint64_t group_key(const float* choice, int group, in
     second = fmaxf(second, fminf(first, value));
     first = fmaxf(first, value);
   }
-  return key(size > 1 ? first + second : first, group);
+  return uint64_t(key(size > 1 ? first + second : first)) << 32 | uint32_t(~group);
 }
 
 // Sets the choice scores outside the allowed groups to -inf. A lane ranks every 32nd group against all others.
@@ -122,45 +197,69 @@ __device__ __forceinline__ void keep_groups(float* choice, int groups, int top_g
   __syncwarp();
 }
 
-// One warp, one token.
+// One warp, one token. A lane has PER_LANE neighbouring experts, so lanes and places in a lane are both in order of id.
+// `space` is shared memory for E + 2 T words.
 template <class U>
 __device__ __forceinline__ void choose(const float* scores, const float* bias, int groups, int top_groups, bool normalize,
-                                       float scaling, float* choice, int32_t* ids, float* weights) {
-  const int lane = threadIdx.x % 32;
-  for (int e = lane; e < U::E; e += 32) choice[e] = ptx::load4f(scores + e) + __ldg(bias + e);
-  __syncwarp();
-  if (groups > 1) keep_groups<U>(choice, groups, top_groups);
-  uint64_t own[U::PER_LANE];
+                                       float scaling, float* space, int32_t* ids, float* weights) {
+  const int lane = threadIdx.x % 32, base = lane * U::PER_LANE;
+  float score[U::PER_LANE], choice[U::PER_LANE];
+  uint32_t own[U::PER_LANE], lead = 0, taken = 0;
 #pragma unroll
   for (int i = 0; i < U::PER_LANE; ++i) {
-    const int e = lane + 32 * i;
-    own[i] = e < U::E ? key(choice[e], e) : 0;
+    score[i] = base + i < U::E ? ptx::load4f(scores + base + i) : 0.0f;
+    choice[i] = base + i < U::E ? score[i] + __ldg(bias + base + i) : 0.0f;
   }
-  int mine = U::E;  // lane i: the expert of rank i
+  if (groups > 1) {
+#pragma unroll
+    for (int i = 0; i < U::PER_LANE; ++i)
+      if (base + i < U::E) space[base + i] = choice[i];
+    __syncwarp();
+    keep_groups<U>(space, groups, top_groups);
+#pragma unroll
+    for (int i = 0; i < U::PER_LANE; ++i)
+      if (base + i < U::E) choice[i] = space[base + i];
+  }
+#pragma unroll
+  for (int i = 0; i < U::PER_LANE; ++i) {
+    own[i] = base + i < U::E ? key(choice[i]) : 0;
+    lead = ::max(lead, own[i]);
+  }
 #pragma unroll 1
   for (int rank = 0; rank < U::T; ++rank) {
-    uint64_t best = 0;
+    const uint32_t best = __reduce_max_sync(0xffffffffu, lead);
+    const int holder = __ffs(__ballot_sync(0xffffffffu, lead == best)) - 1;
+    bool open = lane == holder;  // the first of equals goes
+    lead = lane == holder ? 0 : lead;
 #pragma unroll
-    for (int i = 0; i < U::PER_LANE; ++i) best = own[i] > best ? own[i] : best;
-    best = warp_max(best);
-    if (lane == rank) mine = int(~uint32_t(best));
-#pragma unroll
-    for (int i = 0; i < U::PER_LANE; ++i) own[i] = own[i] == best ? 0 : own[i];
+    for (int i = 0; i < U::PER_LANE; ++i) {
+      const bool mine = open && own[i] == best;
+      taken |= uint32_t(mine) << i;
+      own[i] = mine ? 0 : own[i];
+      open = open && !mine;
+      lead = ::max(lead, own[i]);
+    }
   }
-  // Ascending ids: lane i finds the place of its expert.
-  int place = 0;
-#pragma unroll 1
-  for (int other = 0; other < U::T; ++other) place += __shfl_sync(0xffffffffu, mine, other) < mine;
-  const float score = lane < U::T ? ptx::load4f(scores + mine) : 0.0f;
+  int place = 0;  // of this lane's first
+#pragma unroll
+  for (int bit = 0; bit < 6; ++bit)  // a lane has at most 32
+    place += __popc(__ballot_sync(0xffffffffu, __popc(taken) >> bit & 1) & ((1u << lane) - 1)) << bit;
+  int32_t* chosen = reinterpret_cast<int32_t*>(space + U::E);
+  float* value = space + U::E + U::T;
+#pragma unroll
+  for (int i = 0; i < U::PER_LANE; ++i) {
+    if (!(taken >> i & 1)) continue;
+    chosen[place] = base + i;
+    value[place] = score[i];
+    ++place;
+  }
+  __syncwarp();
   float sum = 0.0f;
-#pragma unroll 1
-  for (int at = 0; at < U::T; ++at) {  // in ascending order of id
-    const uint32_t holder = __ballot_sync(0xffffffffu, lane < U::T && place == at);
-    sum += __shfl_sync(0xffffffffu, score, __ffs(holder) - 1);
-  }
+#pragma unroll
+  for (int i = 0; i < U::T; ++i) sum += value[i];  // in order of id
   if (lane < U::T) {
-    ids[place] = mine;
-    weights[place] = score / (normalize ? sum + 1e-20f : 1.0f) * scaling;
+    ids[lane] = chosen[lane];
+    weights[lane] = value[lane] / (normalize ? sum + 1e-20f : 1.0f) * scaling;
   }
   __syncwarp();
 }
@@ -169,20 +268,22 @@ __device__ __forceinline__ void choose(const float* scores, const float* bias, i
 
 template <class U, class S>
 __device__ __forceinline__ void router(const __nv_bfloat16* x, const __nv_bfloat16* w, const float* bias, int32_t groups,
-                                       int32_t top_groups, int32_t normalize, float scaling, float* partial,
-                                       int32_t* summed, int32_t* scored, float* scores, int32_t* ids, float* weights,
-                                       int M) {
-  route::products<U>(x, w, partial, M);
-  if (!arrive_last(summed + blockIdx.z * U::BLOCKS + blockIdx.x, U::SEGS, S::flag())) return;
-  route::scores<U>(partial, scores, M);
-  if (!arrive_last(scored + blockIdx.z, U::BLOCKS, S::flag())) return;
+                                       int32_t top_groups, int32_t normalize, float scaling, int32_t* arrived,
+                                       float* scores, int32_t* ids, float* weights, int M) {
+  const route::Place<U> place;
+  route::products<U, S>(place, x, w, M);
+  ptx::cluster_sync();
+  route::scores<U, S>(place, scores, M);
+  ptx::cluster_arrive();
+  const int64_t first = place.token + place.rank * U::SHARE;
+  const bool last = first < M && arrive_last(arrived + first, U::BLOCKS, S::flag());
+  ptx::cluster_wait();  // no CTA may leave, or use its shared memory anew, while its sums are read
+  if (!last) return;
   const int warp = threadIdx.x / 32;
-  for (int i = warp; i < U::TOKENS; i += U::THREADS / 32) {
-    const int64_t row = int64_t(blockIdx.z) * U::TOKENS + i;
-    if (row >= M) break;
-    route::choose<U>(scores + row * U::E, bias, groups, top_groups, normalize != 0, scaling, S::choice() + warp * U::E,
-                     ids + row * U::T, weights + row * U::T);
-  }
+  float* space = reinterpret_cast<float*>(S::tile()) + warp * (U::E + 2 * U::T);
+  for (int64_t row = first + warp; row < first + U::SHARE && row < M; row += U::WARPS)
+    route::choose<U>(scores + row * U::E, bias, groups, top_groups, normalize != 0, scaling, space, ids + row * U::T,
+                     weights + row * U::T);
 }
 
 }  // namespace kd
