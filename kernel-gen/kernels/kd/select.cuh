@@ -65,8 +65,11 @@ __device__ __forceinline__ uint64_t exact_floor(uint64_t lead) {
     S::pool()[0] = 1;  // stays so if fewer than K threads have an entry
   }
   int rank = 0;
-#pragma unroll 8
-  for (int i = 0; i < U::THREADS; ++i) rank += int(S::lead()[i] > lead);
+#pragma unroll 4
+  for (int i = 0; i < U::THREADS; i += 2) {
+    const ulonglong2 two = *reinterpret_cast<const ulonglong2*>(S::lead() + i);
+    rank += int(two.x > lead) + int(two.y > lead);
+  }
   __syncthreads();
   // Entries differ, so only threads without one can share a rank.
   if (rank == U::K - 1 && lead != 0) S::pool()[0] = lead;
@@ -74,6 +77,17 @@ __device__ __forceinline__ uint64_t exact_floor(uint64_t lead) {
   const uint64_t floor = S::pool()[0];
   __syncthreads();
   return floor;
+}
+
+// Pools what can be among the K best of `entry(0 .. COUNT)`: the entries of at most K threads. Returns how many.
+template <class U, class S, int COUNT, class Entry>
+__device__ __forceinline__ int narrow(Entry entry) {
+  uint64_t lead = 0;
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) lead = entry(i) > lead ? entry(i) : lead;
+  pool<U, S, COUNT>(entry, exact_floor<U, S>(lead));
+  __syncthreads();
+  return S::count()[0];
 }
 
 }  // namespace pick
@@ -102,10 +116,16 @@ __device__ __forceinline__ void select(Entry entry, Emit emit) {
   pick::pool<U, S, COUNT>(entry, floor == 0 ? 1 : uint64_t(floor) << 32);
   __syncthreads();
   int pooled = S::count()[0];
-  if (pooled > U::POOL) {
-    pick::pool<U, S, COUNT>(entry, pick::exact_floor<U, S>(lead));
-    __syncthreads();
-    pooled = S::count()[0];
+  if (pooled > U::POOL) pooled = pick::narrow<U, S, COUNT>(entry);
+  if (pooled > U::THREADS / 2) {
+    constexpr int OWN = (U::POOL + U::THREADS - 1) / U::THREADS;
+    uint64_t again[OWN];
+#pragma unroll
+    for (int i = 0; i < OWN; ++i) {
+      const int at = i * U::THREADS + int(threadIdx.x);
+      again[i] = at < pooled ? S::pool()[at] : 0;
+    }
+    pooled = pick::narrow<U, S, OWN>([&](int i) { return again[i]; });
   }
   // Two threads an entry. What lies between the pooled and the next multiple of four must not count.
   if (threadIdx.x < 4) S::pool()[pooled + threadIdx.x] = 0;

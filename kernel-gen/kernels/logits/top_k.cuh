@@ -117,11 +117,12 @@ __device__ __forceinline__ void top_k(const float* logits, int32_t rank, uint64_
   if (threadIdx.x == 0) topk::join_warps<U, S>(row_sums + 4 * chunk);
   if (!arrive_last(arrived + row, U::CHUNKS, S::count() + 1)) return;
 
+  // Best places first and spread over the warps, so that each has its share of the best.
   uint64_t found[U::MERGED];
 #pragma unroll
   for (int i = 0; i < U::MERGED; ++i) {
-    const int at = i * U::THREADS + threadIdx.x;
-    found[i] = at < U::CHUNKS * U::K ? ptx::load8u(row_keys + at) : 0;
+    const int at = i * U::THREADS + threadIdx.x % 32 * U::WARPS + threadIdx.x / 32;
+    found[i] = at < U::CHUNKS * U::K ? ptx::load8u(row_keys + at % U::CHUNKS * U::K + at / U::CHUNKS) : 0;
   }
   if (threadIdx.x >= U::THREADS - 32) topk::join_chunks<U>(row_sums, stats + row * 2, finite + row);
   select<U, S, U::MERGED>([&](int i) { return found[i]; },

@@ -7,30 +7,32 @@
 #pragma once
 
 #include "kd/arrive.cuh"
-#include "kd/base.cuh"
+#include "kd/mma.cuh"
 #include "ptx/cluster.cuh"
-#include "ptx/mma.cuh"
 #include "ptx/pdl.cuh"
 #include "ptx/stage.cuh"
 
 namespace kd {
 namespace route {
 
-// Where the products of this CTA lie.
+// Where the products of this warp lie: 16 MT rows and 8 NT tokens of the CTA's, in one of its two segments.
 template <class U>
 struct Place {
+  static constexpr bool EXACT = U::H == 2 * U::SEG * U::RANKS;
+
   int rank = blockIdx.x, expert = blockIdx.y * U::ROWS;
   int64_t token = int64_t(blockIdx.z) * U::TOKENS;
+  int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+  int segment = warp / (U::MWARPS * U::NWARPS);  // 2 and more: a warp without products
+  int row = warp % U::MWARPS * 16 * U::MT, column = warp / U::MWARPS % U::NWARPS * 8 * U::NT;
 };
 
-// Copies of one operand into tiles of 128-byte rows: each row has 32 values of k of either segment. 16-byte piece `piece` of
-// row `row` lies at `piece ^ row % 8`, where a fragment's eight rows meet all banks. A thread copies the same piece of every
-// STRIDE-th row, so that only the step changes its addresses. Rows that do not exist stay as they are: what is made of them
-// is not read.
+// A step is 32 of k of each segment. Tiles have rows of 128 bytes: four pieces of 16 bytes of the first segment and four of
+// the second, exchanged in odd rows, so that the rows g and pieces t of a fragment meet all banks. A thread copies the same
+// piece of every STRIDE-th row. Rows that do not exist stay as they are: what is made of them is not read.
 template <class U, int ROWS>
 struct Copies {
   static constexpr int STRIDE = 4 * U::WARPS;
-  static constexpr bool EXACT = U::H % (2 * U::SEG) == 0;
 
   const __nv_bfloat16* from;
   uint32_t to;
@@ -39,86 +41,126 @@ struct Copies {
   // `rows` rows at `operand`, for tiles at `tile`.
   __device__ __forceinline__ Copies(const __nv_bfloat16* operand, int64_t rows, int rank, uint32_t tile) {
     const int row = threadIdx.x / 8, piece = threadIdx.x % 8;
-    k = rank * 2 * U::SEG + piece / 4 * U::SEG + piece % 4 * 8;
+    k = (2 * rank + piece / 4) * U::SEG + piece % 4 * 8;
     from = operand + int64_t(row) * U::H + k;
-    to = tile + 128 * row + 16 * (piece ^ (row & 7));
+    to = tile + 128 * row + 16 * (piece ^ 4 * (row & 1));
     live = int(rows < ROWS ? rows : ROWS) - row;
   }
 
-  __device__ __forceinline__ void operator()(int step) const {
+  __device__ __forceinline__ void operator()(int step, int tile) const {
 #pragma unroll
-    for (int pack = 0; pack < U::PACK; ++pack) {
-      const int beyond = 32 * (step * U::PACK + pack);
-      const uint32_t stage = to + (step % U::STAGES * U::PACK + pack) * U::TILE;
-#pragma unroll
-      for (int row = 0; row < ROWS; row += STRIDE)
-        if (row < live) ptx::copy16(stage + 128 * row, from + row * U::H + beyond, EXACT || k + beyond < U::H);
-    }
+    for (int row = 0; row < ROWS; row += STRIDE)
+      if (row < live)
+        ptx::copy16(to + tile * U::TILE + 128 * row, from + row * U::H + 32 * step,
+                    Place<U>::EXACT || k + 32 * step < U::H);
   }
 };
 
-// The sums of this CTA's two segments, added, in shared memory: `sums[token][row]`, LINE floats a token. Half of the warps
-// have one segment each.
+// The vector of row `row`, counted from this lane's first, of a tile.
+template <class U>
+__device__ __forceinline__ Bf16x8 fragment(const Place<U>& place, const unsigned char* tile, int row) {
+  const int offset = 128 * (row + place.g) + 64 * (place.segment ^ (place.g & 1)) + 16 * place.t;
+  return from_words(*reinterpret_cast<const uint4*>(tile + offset));
+}
+
+// sum += the products of one step, for the first `live` tiles of tokens; `tokens` is where the tile's rows of tokens begin.
+template <class U>
+__device__ __forceinline__ void multiply(const Place<U>& place, const Bf16x8 (&low)[U::MT], const Bf16x8 (&high)[U::MT],
+                                         const unsigned char* tokens, int live, float (&sum)[U::MT][U::NT][4]) {
+#pragma unroll
+  for (int n = 0; n < U::NT; ++n) {
+    if (n >= live) break;
+    const Bf16x8 own = fragment(place, tokens, place.column + 8 * n);
+#pragma unroll
+    for (int m = 0; m < U::MT; ++m) mma_k32(sum[m][n], low[m], high[m], own);
+  }
+}
+
+// Few rows: each warp reads all its weights into registers while it waits for the kernel in front, and the tokens arrive in
+// two groups.
 template <class U, class S>
-__device__ __forceinline__ void products(const Place<U>& place, const __nv_bfloat16* x, const __nv_bfloat16* w, int M) {
+__device__ __forceinline__ void at_once(const Place<U>& place, const Copies<U, U::TOKENS>& inputs, const __nv_bfloat16* w,
+                                        int live, float (&sum)[U::MT][U::NT][4]) {
+  static_assert(U::MT == 1, "registers for one tile of weights");
+  constexpr int VECS = U::H / 8, HALF = (U::STEPS + 1) / 2;
+  Bf16x8 low[U::STEPS][1] = {}, high[U::STEPS][1] = {};
+  const int row = place.expert + place.row + place.g;
+#pragma unroll
+  for (int step = 0; step < U::STEPS; ++step) {
+    const int vec = ((2 * place.rank + place.segment) * U::SEG + 32 * step) / 8 + place.t;
+    if (place.segment > 1 || (!Place<U>::EXACT && vec >= VECS)) continue;
+    if (row < U::E) low[step][0] = load8_constant(w, int64_t(row) * VECS + vec);
+    if (row + 8 < U::E) high[step][0] = load8_constant(w, int64_t(row + 8) * VECS + vec);
+  }
+  ptx::grid_dependency_wait();
+#pragma unroll
+  for (int step = 0; step < U::STEPS; ++step) {
+    inputs(step, step);
+    if (step + 1 == HALF) ptx::copy_commit();
+  }
+  ptx::copy_commit();
+#pragma unroll
+  for (int step = 0; step < U::STEPS; ++step) {
+    if (step == 0 || step == HALF) {
+      if (step == 0) ptx::copy_wait<1>();
+      if (step == HALF) ptx::copy_wait<0>();
+      __syncthreads();
+    }
+    multiply<U>(place, low[step], high[step], S::tile() + step * U::TILE, live, sum);
+  }
+}
+
+// Many rows: weights and tokens pass through STAGES tiles.
+template <class U, class S>
+__device__ __forceinline__ void staged(const Place<U>& place, const Copies<U, U::TOKENS>& inputs,
+                                       const Copies<U, U::ROWS>& weights, int live, float (&sum)[U::MT][U::NT][4]) {
   constexpr int AHEAD = U::STAGES - 1;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const int segment = warp / (U::MWARPS * U::NWARPS);
-  const int row = warp % U::MWARPS * 16 * U::MT, column = warp / U::MWARPS % U::NWARPS * 8 * U::NT;
-  const int64_t tokens = M - place.token;
-  const int live = int(tokens - column + 7) / 8;  // tiles with a token; may be negative
-  const uint32_t tile = ptx::shared_address(S::tile());
-  const Copies<U, U::ROWS> weights(w + int64_t(place.expert) * U::H, U::E - place.expert, place.rank, tile);
-  const Copies<U, U::TOKENS> inputs(x + place.token * U::H, tokens, place.rank, tile + 128 * U::ROWS);
 #pragma unroll
   for (int step = 0; step < AHEAD; ++step)
-    if (step < U::STEPS) weights(step);
+    if (step < U::STEPS) weights(step, step);
   ptx::grid_dependency_wait();
 #pragma unroll
   for (int step = 0; step < AHEAD; ++step) {
-    if (step < U::STEPS) inputs(step);
+    if (step < U::STEPS) inputs(step, step);
     ptx::copy_commit();
   }
-
-  // This lane's rows of fragments: of weights, 16 rows and two pieces; of tokens, 8 rows and four pieces.
-  const int swizzle = lane & 7;
-  const uint32_t a_row = 128 * (row + lane % 16), b_row = 128 * (U::ROWS + column + lane % 8);
-  const uint32_t a_piece[2] = {16u * ((4 * segment + lane / 16) ^ swizzle), 16u * ((4 * segment + 2 + lane / 16) ^ swizzle)};
-  const uint32_t b_piece = 16 * ((4 * segment + lane / 8) ^ swizzle);
-  float sum[U::MT][U::NT][4] = {};
 #pragma unroll 1
   for (int step = 0; step < U::STEPS; ++step) {
     ptx::copy_wait<AHEAD - 1>();
-    __syncthreads();  // this step has landed for all, and all have used the stage that is filled next
+    __syncthreads();  // this step has landed for all, and all have used the tile that is filled next
     if (step + AHEAD < U::STEPS) {
-      weights(step + AHEAD);
-      inputs(step + AHEAD);
+      weights(step + AHEAD, (step + AHEAD) % U::STAGES);
+      inputs(step + AHEAD, (step + AHEAD) % U::STAGES);
     }
     ptx::copy_commit();
+    const unsigned char* tile = S::tile() + step % U::STAGES * U::TILE;
+    Bf16x8 low[U::MT], high[U::MT];
 #pragma unroll
-    for (int pack = 0; pack < U::PACK; ++pack) {
-      const uint32_t stage = tile + (step % U::STAGES * U::PACK + pack) * U::TILE;
-      uint32_t a[U::MT][2][4];
-#pragma unroll
-      for (int m = 0; m < U::MT; ++m)
-#pragma unroll
-        for (int half = 0; half < 2; ++half) ptx::load_tiles(a[m][half], stage + a_row + 2048 * m + a_piece[half]);
-#pragma unroll
-      for (int n = 0; n < U::NT; ++n) {
-        if (n >= live) break;
-        uint32_t b[4];
-        ptx::load_tiles(b, stage + b_row + 1024 * n + b_piece);
-#pragma unroll
-        for (int half = 0; half < 2; ++half)
-#pragma unroll
-          for (int m = 0; m < U::MT; ++m)
-            ptx::mma_16816_bf16(sum[m][n], a[m][half][0], a[m][half][1], a[m][half][2], a[m][half][3], b[2 * half],
-                                b[2 * half + 1]);
-      }
+    for (int m = 0; m < U::MT; ++m) {
+      low[m] = fragment(place, tile, place.row + 16 * m);
+      high[m] = fragment(place, tile, place.row + 16 * m + 8);
     }
+    multiply<U>(place, low, high, tile + 128 * U::ROWS, live, sum);
+  }
+}
+
+// The sums of this CTA's two segments, added, in shared memory: `sums[token][row]`, LINE floats a token.
+template <class U, class S>
+__device__ __forceinline__ void products(const Place<U>& place, const __nv_bfloat16* x, const __nv_bfloat16* w, int M) {
+  const int64_t tokens = M - place.token;
+  const int live = place.segment < 2 ? int(tokens - place.column + 7) / 8 : 0;  // tiles with a token; may be negative
+  const uint32_t tile = ptx::shared_address(S::tile());
+  const Copies<U, U::TOKENS> inputs(x + place.token * U::H, tokens, place.rank,
+                                    tile + 128 * (U::STAGES > 0 ? U::ROWS : 0));
+  float sum[U::MT][U::NT][4] = {};
+  if constexpr (U::STAGES == 0) {
+    at_once<U, S>(place, inputs, w, live, sum);
+  } else {
+    const __nv_bfloat16* own = w + int64_t(place.expert) * U::H;
+    staged<U, S>(place, inputs, Copies<U, U::ROWS>(own, U::E - place.expert, place.rank, tile), live, sum);
   }
   ptx::grid_dependency_launch();
-  __syncthreads();  // the stages become sums
+  __syncthreads();  // the tiles become sums
 
   float* sums = reinterpret_cast<float*>(S::tile());
   const auto each = [&](auto apply) {
@@ -127,12 +169,14 @@ __device__ __forceinline__ void products(const Place<U>& place, const __nv_bfloa
 #pragma unroll
       for (int n = 0; n < U::NT; ++n)
 #pragma unroll
-        for (int c = 0; c < 4; ++c)
-          apply(sums[(column + 8 * n + 2 * t + c % 2) * U::LINE + row + 16 * m + g + c / 2 * 8], sum[m][n][c]);
+        for (int c = 0; c < 4; ++c) {
+          const int token = place.column + 8 * n + 2 * place.t + c % 2, row = place.row + 16 * m + place.g + c / 2 * 8;
+          apply(sums[token * U::LINE + row], sum[m][n][c]);
+        }
   };
-  if (segment == 1) each([](float& at, float own) { at = own; });
+  if (place.segment == 1) each([](float& at, float own) { at = own; });
   __syncthreads();
-  if (segment == 0) each([](float& at, float own) { at = own + at; });
+  if (place.segment == 0) each([](float& at, float own) { at = own + at; });
 }
 
 // Scores of the cluster's experts for this CTA's share of its tokens; four experts a thread.
@@ -197,19 +241,90 @@ __device__ __forceinline__ void keep_groups(float* choice, int groups, int top_g
   __syncwarp();
 }
 
+// Bit i: this lane's i-th is one of the T best. For any keys, one after another.
+template <class U>
+__device__ __forceinline__ uint32_t take_each(uint32_t (&own)[U::PER_LANE]) {
+  const int lane = threadIdx.x % 32;
+  uint32_t taken = 0;
+#pragma unroll 1
+  for (int rank = 0; rank < U::T; ++rank) {
+    uint32_t lead = 0, first = 0;
+#pragma unroll
+    for (int i = U::PER_LANE - 1; i >= 0; --i) {
+      first = own[i] >= lead ? i : first;
+      lead = ::max(lead, own[i]);
+    }
+    const uint32_t best = __reduce_max_sync(0xffffffffu, lead);
+    if (lane != __ffs(__ballot_sync(0xffffffffu, lead == best)) - 1) continue;
+    taken |= 1u << first;  // the first of equals
+#pragma unroll
+    for (int i = 0; i < U::PER_LANE; ++i) own[i] = i == int(first) ? 0 : own[i];
+  }
+  return taken;
+}
+
+// The number of set bits in the masks of the lanes before this one, and of all lanes; a mask has at most 32.
+__device__ __forceinline__ int2 count_bits(uint32_t mask) {
+  const uint32_t below = (1u << threadIdx.x % 32) - 1;
+  int2 count = make_int2(0, 0);
+#pragma unroll
+  for (int bit = 0; bit < 6; ++bit) {
+    const uint32_t lanes = __ballot_sync(0xffffffffu, __popc(mask) >> bit & 1);
+    count.x += __popc(lanes & below) << bit;
+    count.y += __popc(lanes) << bit;
+  }
+  return count;
+}
+
+// The same, where few come into question: the T-th best of the lanes' leads is a floor that at least T reach. Those that do
+// are given a lane each, in order of id, and rank each other; `space` is for 32 words.
+template <class U>
+__device__ __forceinline__ uint32_t take(uint32_t (&own)[U::PER_LANE], uint32_t* space) {
+  const int lane = threadIdx.x % 32;
+  uint32_t lead = 0, floor = 0, mask = 0;
+#pragma unroll
+  for (int i = 0; i < U::PER_LANE; ++i) lead = ::max(lead, own[i]);
+#pragma unroll 1
+  for (int rank = 0; rank < U::T; ++rank) {
+    floor = __reduce_max_sync(0xffffffffu, lead);
+    if (lane == __ffs(__ballot_sync(0xffffffffu, lead == floor)) - 1) lead = 0;
+  }
+#pragma unroll
+  for (int i = 0; i < U::PER_LANE; ++i) mask |= uint32_t(own[i] >= ::max(floor, 1u)) << i;
+  const int2 count = count_bits(mask);
+  if (count.y > 32) return take_each<U>(own);
+  int place = count.x;
+#pragma unroll
+  for (int i = 0; i < U::PER_LANE; ++i)
+    if (mask >> i & 1) space[place++] = own[i];
+  __syncwarp();
+  const uint32_t mine = lane < count.y ? space[lane] : 0;
+  int better = 0;
+#pragma unroll 4
+  for (int other = 0; other < count.y; ++other) {
+    const uint32_t value = space[other];
+    better += int(value > mine || (value == mine && other < lane));
+  }
+  const uint32_t chosen = __ballot_sync(0xffffffffu, lane < count.y && better < U::T);
+  uint32_t taken = 0;
+  place = count.x;
+#pragma unroll
+  for (int i = 0; i < U::PER_LANE; ++i)
+    if (mask >> i & 1) taken |= (chosen >> place++ & 1) << i;
+  return taken;
+}
+
 // One warp, one token. A lane has PER_LANE neighbouring experts, so lanes and places in a lane are both in order of id.
-// `space` is shared memory for E + 2 T words.
+// `space` is shared memory for E + 64 words.
 template <class U>
 __device__ __forceinline__ void choose(const float* scores, const float* bias, int groups, int top_groups, bool normalize,
                                        float scaling, float* space, int32_t* ids, float* weights) {
   const int lane = threadIdx.x % 32, base = lane * U::PER_LANE;
   float score[U::PER_LANE], choice[U::PER_LANE];
-  uint32_t own[U::PER_LANE], lead = 0, taken = 0;
 #pragma unroll
-  for (int i = 0; i < U::PER_LANE; ++i) {
-    score[i] = base + i < U::E ? ptx::load4f(scores + base + i) : 0.0f;
-    choice[i] = base + i < U::E ? score[i] + __ldg(bias + base + i) : 0.0f;
-  }
+  for (int i = 0; i < U::PER_LANE; ++i) score[i] = base + i < U::E ? ptx::load4f(scores + base + i) : 0.0f;
+#pragma unroll
+  for (int i = 0; i < U::PER_LANE; ++i) choice[i] = base + i < U::E ? score[i] + __ldg(bias + base + i) : 0.0f;
   if (groups > 1) {
 #pragma unroll
     for (int i = 0; i < U::PER_LANE; ++i)
@@ -220,38 +335,19 @@ __device__ __forceinline__ void choose(const float* scores, const float* bias, i
     for (int i = 0; i < U::PER_LANE; ++i)
       if (base + i < U::E) choice[i] = space[base + i];
   }
+  uint32_t own[U::PER_LANE];
 #pragma unroll
-  for (int i = 0; i < U::PER_LANE; ++i) {
-    own[i] = base + i < U::E ? key(choice[i]) : 0;
-    lead = ::max(lead, own[i]);
-  }
-#pragma unroll 1
-  for (int rank = 0; rank < U::T; ++rank) {
-    const uint32_t best = __reduce_max_sync(0xffffffffu, lead);
-    const int holder = __ffs(__ballot_sync(0xffffffffu, lead == best)) - 1;
-    bool open = lane == holder;  // the first of equals goes
-    lead = lane == holder ? 0 : lead;
-#pragma unroll
-    for (int i = 0; i < U::PER_LANE; ++i) {
-      const bool mine = open && own[i] == best;
-      taken |= uint32_t(mine) << i;
-      own[i] = mine ? 0 : own[i];
-      open = open && !mine;
-      lead = ::max(lead, own[i]);
-    }
-  }
-  int place = 0;  // of this lane's first
-#pragma unroll
-  for (int bit = 0; bit < 6; ++bit)  // a lane has at most 32
-    place += __popc(__ballot_sync(0xffffffffu, __popc(taken) >> bit & 1) & ((1u << lane) - 1)) << bit;
+  for (int i = 0; i < U::PER_LANE; ++i) own[i] = base + i < U::E ? key(choice[i]) : 0;
+  const uint32_t taken = take<U>(own, reinterpret_cast<uint32_t*>(space + U::E));
+  __syncwarp();
   int32_t* chosen = reinterpret_cast<int32_t*>(space + U::E);
-  float* value = space + U::E + U::T;
+  float* value = space + U::E + 32;
+  int place = count_bits(taken).x;
 #pragma unroll
   for (int i = 0; i < U::PER_LANE; ++i) {
     if (!(taken >> i & 1)) continue;
     chosen[place] = base + i;
-    value[place] = score[i];
-    ++place;
+    value[place++] = score[i];
   }
   __syncwarp();
   float sum = 0.0f;
@@ -280,7 +376,7 @@ __device__ __forceinline__ void router(const __nv_bfloat16* x, const __nv_bfloat
   ptx::cluster_wait();  // no CTA may leave, or use its shared memory anew, while its sums are read
   if (!last) return;
   const int warp = threadIdx.x / 32;
-  float* space = reinterpret_cast<float*>(S::tile()) + warp * (U::E + 2 * U::T);
+  float* space = reinterpret_cast<float*>(S::tile()) + warp * (U::E + 64);
   for (int64_t row = first + warp; row < first + U::SHARE && row < M; row += U::WARPS)
     route::choose<U>(scores + row * U::E, bias, groups, top_groups, normalize != 0, scaling, space, ids + row * U::T,
                      weights + row * U::T);

@@ -1,4 +1,4 @@
-// Tiles through shared memory: copies that run beside the arithmetic, and fragments for mma (PTX ISA: cp.async, ldmatrix).
+// Copies to shared memory that run beside the arithmetic (PTX ISA: cp.async).
 #pragma once
 
 #include <stdint.h>
@@ -21,15 +21,6 @@ __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_gr
 template <int PENDING>
 __device__ __forceinline__ void copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-}
-
-// Four 8 x 8 tiles of 16-bit values; lane l gives the address of row l % 8 of tile l / 8 and gets of each tile the values
-// 2 (l % 4) and 2 (l % 4) + 1 of row l / 4.
-__device__ __forceinline__ void load_tiles(uint32_t (&tile)[4], uint32_t address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(tile[0]), "=r"(tile[1]), "=r"(tile[2]), "=r"(tile[3])
-               : "r"(address)
-               : "memory");
 }
 
 }  // namespace kd::ptx

@@ -6,8 +6,8 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "router",
-    contract: "b17bbf3f7ac43451",
-    variants: &["t24", "t48", "n48", "q112", "p112"],
+    contract: "852e9ae4e800fd77",
+    variants: &["r40", "r24", "r48", "q112"],
     cooperative: false,
     pdl: true,
 };
@@ -126,9 +126,9 @@ fn eligible(_: &str, _: Dims, _m: i64) -> Option<bool> {
 fn preferred(variant: &str, _: Dims, m: i64) -> Option<bool> {
     Some(
         match variant {
-            "t24" => m <= 24,
-            "t48" => m <= 48,
-            "n48" => m <= 264,
+            "r40" => m <= 40,
+            "r24" => m <= 24,
+            "r48" => m <= 264,
             _ => true,
         },
     )
