@@ -197,7 +197,11 @@ fn the_doctors_kernels_need_a_gpu_and_say_so() {
         return;
     }
     assert!(ran.code == 1 && ran.stderr.contains("checks failed"), "{}", ran.stderr);
-    let why = ["no kernel can run here: no CUDA d", "no kernel bundle for", "no kernel can run here: the CUDA driver"];
+    let why = [
+        "no kernel can run here: no CUDA d",
+        "no kernel bundle for",
+        "no kernel can run here: the CUDA driver",
+    ];
     let known = |line: &&str| line.starts_with("BAD") && why.iter().any(|why| line.contains(why));
     assert!(selftest.iter().any(known), "{}", ran.stdout);
 }

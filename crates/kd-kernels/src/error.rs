@@ -176,7 +176,9 @@ pub enum KernelError {
         what: String,
     },
     /// A load, allocation or capture after [`crate::Device::freeze`].
-    #[error("{what}: the device is frozen, nothing may be loaded or allocated while serving; do it before the freeze")]
+    #[error(
+        "{what}: the device is frozen, nothing may be loaded or allocated while serving; do it before the freeze"
+    )]
     Frozen {
         /// What was asked for.
         what: String,

@@ -57,7 +57,9 @@ impl Exchange for OneRank {
 /// Elements of all parts, if `room` has as many.
 fn needed(ranks: usize, part: usize, room: usize) -> Result<usize, KernelError> {
     let short = |needed: String| KernelError::Exchange {
-        what: format!("{ranks} parts of {part} elements need room for {needed}, but there is room for {room}"),
+        what: format!(
+            "{ranks} parts of {part} elements need room for {needed}, but there is room for {room}"
+        ),
     };
     let needed = ranks.checked_mul(part).ok_or_else(|| short("more than memory has".to_owned()))?;
     if needed <= room { Ok(needed) } else { Err(short(needed.to_string())) }

@@ -48,14 +48,7 @@ pub fn check(test: &str, profile: &str, check: Check) {
     }
 }
 
-fn run(
-    test: &str,
-    profile: &str,
-    check: Check,
-    device: &Device,
-    kernels: &Kernels,
-    residency: Option<&str>,
-) {
+fn run(test: &str, profile: &str, check: Check, device: &Device, kernels: &Kernels, residency: Option<&str>) {
     let seed = seed();
     match check(device, kernels, &rows(), seed) {
         Ok(outcomes) => {

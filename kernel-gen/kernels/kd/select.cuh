@@ -17,24 +17,19 @@ __device__ __forceinline__ uint32_t ordered(float logit) {
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-__device__ __forceinline__ float logit_of(uint64_t entry) {
-  const uint32_t bits = uint32_t(entry >> 32);
+__device__ __forceinline__ float logit_of(uint32_t bits) {
   return __uint_as_float(bits & 0x80000000u ? bits ^ 0x80000000u : ~bits);
 }
 
-__device__ __forceinline__ uint64_t entry_of(float logit, uint32_t token) {
-  const uint32_t high = ordered(logit);
+__device__ __forceinline__ uint64_t entry_of(uint32_t high, uint32_t token) {
   return high == 0 ? 0 : uint64_t(high) << 32 | uint32_t(~token);
 }
 
 namespace pick {
 
-// Pools this thread's entries that reach `floor`; those beyond POOL are counted only. Called by whole warps.
+// Pools this thread's entries whose bit is set in `mine`; those beyond POOL are counted only. Called by whole warps.
 template <class U, class S, int COUNT, class Entry>
-__device__ __forceinline__ void pool(Entry entry, uint64_t floor) {
-  uint32_t mine = 0;
-#pragma unroll
-  for (int i = 0; i < COUNT; ++i) mine |= uint32_t(entry(i) >= floor) << i;
+__device__ __forceinline__ void pool(Entry entry, uint32_t mine) {
   const int lane = threadIdx.x % 32;
   int before = 0, all = 0;  // in the lanes before this one, and in the warp
 #pragma unroll
@@ -85,27 +80,30 @@ __device__ __forceinline__ int narrow(Entry entry) {
   uint64_t lead = 0;
 #pragma unroll
   for (int i = 0; i < COUNT; ++i) lead = entry(i) > lead ? entry(i) : lead;
-  pool<U, S, COUNT>(entry, exact_floor<U, S>(lead));
+  const uint64_t floor = exact_floor<U, S>(lead);
+  uint32_t mine = 0;
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) mine |= uint32_t(entry(i) >= floor) << i;
+  pool<U, S, COUNT>(entry, mine);
   __syncthreads();
   return S::count()[0];
 }
 
 }  // namespace pick
 
-// Calls `emit(rank, entry)` for the K best of `entry(0 .. COUNT)` of all threads, with entry 0 where there are fewer.
-// Called by the whole CTA; COUNT is at most 32, and entry 0 is none.
-template <class U, class S, int COUNT, class Entry, class Emit>
-__device__ __forceinline__ void select(Entry entry, Emit emit) {
+// Calls `emit(rank, entry)` for the K best of `entry(0 .. COUNT)` of all threads, with entry 0 where there are fewer; `high(i)`
+// is the upper half of `entry(i)`. Called by the whole CTA; COUNT is at most 32, and entry 0 is none.
+template <class U, class S, int COUNT, class High, class Entry, class Emit>
+__device__ __forceinline__ void select(High high, Entry entry, Emit emit) {
   static_assert(COUNT <= 32 && U::POOL >= U::K * COUNT, "one bit an entry, and room for K threads");
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  uint64_t lead = 0;
+  uint32_t lead = 0, best = 0, mine = 0;
 #pragma unroll
-  for (int i = 0; i < COUNT; ++i) lead = entry(i) > lead ? entry(i) : lead;
-  uint32_t high = uint32_t(lead >> 32), best = 0;
+  for (int i = 0; i < COUNT; ++i) lead = ::max(lead, high(i));
 #pragma unroll 1
   for (int i = 0; i < U::K / U::WARPS; ++i) {
-    best = __reduce_max_sync(0xffffffffu, high);
-    if (lane == __ffs(__ballot_sync(0xffffffffu, high == best)) - 1) high = 0;
+    best = __reduce_max_sync(0xffffffffu, lead);
+    if (lane == __ffs(__ballot_sync(0xffffffffu, lead == best)) - 1) lead = 0;
   }
   if (lane == 0) S::floor()[warp] = best;
   if (threadIdx.x == 0) S::count()[0] = 0;
@@ -113,7 +111,10 @@ __device__ __forceinline__ void select(Entry entry, Emit emit) {
   uint32_t floor = S::floor()[0];
 #pragma unroll
   for (int i = 1; i < U::WARPS; ++i) floor = ::min(floor, S::floor()[i]);
-  pick::pool<U, S, COUNT>(entry, floor == 0 ? 1 : uint64_t(floor) << 32);
+  floor = ::max(floor, 1u);
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) mine |= uint32_t(high(i) >= floor) << i;
+  pick::pool<U, S, COUNT>(entry, mine);
   __syncthreads();
   int pooled = S::count()[0];
   if (pooled > U::POOL) pooled = pick::narrow<U, S, COUNT>(entry);
@@ -133,6 +134,7 @@ __device__ __forceinline__ void select(Entry entry, Emit emit) {
   __syncthreads();
   for (int base = 0; base < pooled; base += U::THREADS / 2) {
     const int i = base + int(threadIdx.x) / 2;
+    if (base + 16 * warp >= pooled) break;  // nothing for this warp
     const uint64_t mine = i < pooled ? S::pool()[i] : ~uint64_t(0);
     int better = 0;
 #pragma unroll 4

@@ -94,7 +94,7 @@ __device__ __forceinline__ void sample(const float* logits, int32_t rank, const 
     for (int j = 0; j < 4; ++j) {
       const float logit = __uint_as_float(word[j]);
       bad |= !(logit < INFINITY);
-      x[i + j] = least == 0 || entry_of(logit, uint32_t(first + at + j)) >= least ? logit : -INFINITY;
+      x[i + j] = least == 0 || entry_of(ordered(logit), uint32_t(first + at + j)) >= least ? logit : -INFINITY;
       most = fmaxf(most, x[i + j]);  // drops a NaN, which `bad` keeps
     }
   }

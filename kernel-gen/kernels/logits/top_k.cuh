@@ -9,10 +9,10 @@
 namespace kd {
 namespace topk {
 
-__device__ __forceinline__ float warp_max(float value) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, step));
-  return value;
+// The largest of a warp in the order-preserving form, as a logit; -inf if there is none.
+__device__ __forceinline__ float warp_max(uint32_t high) {
+  const uint32_t most = __reduce_max_sync(0xffffffffu, high);
+  return most == 0 ? -INFINITY : logit_of(most);
 }
 
 __device__ __forceinline__ float warp_sum(float value) {
@@ -26,21 +26,17 @@ __device__ __forceinline__ float rescaled(float sum, float own, float most) {
   return own > -INFINITY && most < INFINITY ? sum * expf(own - most) : 0.0f;
 }
 
-// One warp's part of a chunk: its maximum, its sum, and whether it has a NaN or a +inf.
+// One warp's part of a chunk, in the order-preserving form: its maximum, its sum, and whether it has a NaN or a +inf.
 template <class U, class S>
-__device__ __forceinline__ void weigh(const float (&x)[U::SCANNED]) {
-  float most = -INFINITY, sum = 0.0f;
-  bool bad = false;
+__device__ __forceinline__ void weigh(const uint32_t (&high)[U::SCANNED], bool bad) {
+  uint32_t lead = 0;
+  float sum = 0.0f;
 #pragma unroll
-  for (int i = 0; i < U::SCANNED; ++i) {
-    bad |= !(x[i] < INFINITY);
-    most = fmaxf(most, x[i]);  // drops a NaN, which `bad` keeps
-  }
-  most = warp_max(most);
+  for (int i = 0; i < U::SCANNED; ++i) lead = ::max(lead, high[i]);
+  const float most = warp_max(lead);
 #pragma unroll
-  for (int i = 0; i < U::SCANNED; ++i)
-    if (x[i] > -INFINITY && most < INFINITY) sum += expf(x[i] - most);
-  sum = warp_sum(sum);
+  for (int i = 0; i < U::SCANNED; ++i) sum += high[i] != 0 ? expf(logit_of(high[i]) - most) : 0.0f;
+  sum = warp_sum(most < INFINITY ? sum : 0.0f);
   bad = __any_sync(0xffffffffu, bad);
   if (threadIdx.x % 32 != 0) return;
   S::most()[threadIdx.x / 32] = most;
@@ -79,7 +75,7 @@ __device__ __forceinline__ void join_chunks(const float* sums, float* stats, int
     bad |= v.z != 0;
     top = fmaxf(top, most[i]);
   }
-  top = warp_max(top);
+  top = warp_max(ordered(top));
 #pragma unroll
   for (int i = 0; i < OWN; ++i) total += rescaled(sum[i], most[i], top);
   total = warp_sum(total);
@@ -98,21 +94,27 @@ __device__ __forceinline__ void top_k(const float* logits, int32_t rank, uint64_
   const int64_t row = blockIdx.x;
   const int chunk = blockIdx.y, first = chunk * U::CHUNK + 4 * int(threadIdx.x);
   ptx::grid_dependency_wait();
-  float x[U::SCANNED];
+  uint32_t high[U::SCANNED];
+  bool bad = false;
 #pragma unroll
   for (int i = 0; i < U::SCANNED; i += 4) {
     const int at = first + i * U::THREADS;
     uint4 v = make_uint4(0xff800000u, 0xff800000u, 0xff800000u, 0xff800000u);  // -inf
     if (at < U::V) v = ptx::load16(logits + row * U::V + at);
-    x[i] = __uint_as_float(v.x), x[i + 1] = __uint_as_float(v.y);
-    x[i + 2] = __uint_as_float(v.z), x[i + 3] = __uint_as_float(v.w);
+    const uint32_t word[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      bad |= !(__uint_as_float(word[j]) < INFINITY);
+      high[i + j] = ordered(__uint_as_float(word[j]));
+    }
   }
   ptx::grid_dependency_launch();
-  topk::weigh<U, S>(x);
+  topk::weigh<U, S>(high, bad);
   uint64_t* row_keys = keys + row * U::CHUNKS * U::K;
   float* row_sums = sums + row * U::CHUNKS * 4;
   select<U, S, U::SCANNED>(
-      [&](int i) { return entry_of(x[i], uint32_t(first + i / 4 * 4 * U::THREADS + i % 4)); },
+      [&](int i) { return high[i]; },
+      [&](int i) { return entry_of(high[i], uint32_t(first + i / 4 * 4 * U::THREADS + i % 4)); },
       [&](int place, uint64_t entry) { row_keys[chunk * U::K + place] = entry; });
   if (threadIdx.x == 0) topk::join_warps<U, S>(row_sums + 4 * chunk);
   if (!arrive_last(arrived + row, U::CHUNKS, S::count() + 1)) return;
@@ -125,10 +127,10 @@ __device__ __forceinline__ void top_k(const float* logits, int32_t rank, uint64_
     found[i] = at < U::CHUNKS * U::K ? ptx::load8u(row_keys + at % U::CHUNKS * U::K + at / U::CHUNKS) : 0;
   }
   if (threadIdx.x >= U::THREADS - 32) topk::join_chunks<U>(row_sums, stats + row * 2, finite + row);
-  select<U, S, U::MERGED>([&](int i) { return found[i]; },
+  select<U, S, U::MERGED>([&](int i) { return uint32_t(found[i] >> 32); }, [&](int i) { return found[i]; },
                           [&](int place, uint64_t entry) {
                             tokens[row * U::K + place] = entry == 0 ? -1 : rank * U::V + int32_t(~uint32_t(entry));
-                            values[row * U::K + place] = entry == 0 ? -INFINITY : logit_of(entry);
+                            values[row * U::K + place] = entry == 0 ? -INFINITY : logit_of(uint32_t(entry >> 32));
                           });
 }
 

@@ -63,13 +63,13 @@ __device__ __forceinline__ Bf16x8 fragment(const Place<U>& place, const unsigned
   return from_words(*reinterpret_cast<const uint4*>(tile + offset));
 }
 
-// sum += the products of one step, for the first `live` tiles of tokens; `tokens` is where the tile's rows of tokens begin.
+// sum += the products of one step; `tokens` is where the tile's rows of tokens begin. Without a branch for tokens that do not
+// exist: the products hide each other's latency.
 template <class U>
 __device__ __forceinline__ void multiply(const Place<U>& place, const Bf16x8 (&low)[U::MT], const Bf16x8 (&high)[U::MT],
-                                         const unsigned char* tokens, int live, float (&sum)[U::MT][U::NT][4]) {
+                                         const unsigned char* tokens, float (&sum)[U::MT][U::NT][4]) {
 #pragma unroll
   for (int n = 0; n < U::NT; ++n) {
-    if (n >= live) break;
     const Bf16x8 own = fragment(place, tokens, place.column + 8 * n);
 #pragma unroll
     for (int m = 0; m < U::MT; ++m) mma_k32(sum[m][n], low[m], high[m], own);
@@ -80,7 +80,7 @@ __device__ __forceinline__ void multiply(const Place<U>& place, const Bf16x8 (&l
 // two groups.
 template <class U, class S>
 __device__ __forceinline__ void at_once(const Place<U>& place, const Copies<U, U::TOKENS>& inputs, const __nv_bfloat16* w,
-                                        int live, float (&sum)[U::MT][U::NT][4]) {
+                                        float (&sum)[U::MT][U::NT][4]) {
   static_assert(U::MT == 1, "registers for one tile of weights");
   constexpr int VECS = U::H / 8, HALF = (U::STEPS + 1) / 2;
   Bf16x8 low[U::STEPS][1] = {}, high[U::STEPS][1] = {};
@@ -106,14 +106,14 @@ __device__ __forceinline__ void at_once(const Place<U>& place, const Copies<U, U
       if (step == HALF) ptx::copy_wait<0>();
       __syncthreads();
     }
-    multiply<U>(place, low[step], high[step], S::tile() + step * U::TILE, live, sum);
+    if (place.segment < 2) multiply<U>(place, low[step], high[step], S::tile() + step * U::TILE, sum);
   }
 }
 
 // Many rows: weights and tokens pass through STAGES tiles.
 template <class U, class S>
 __device__ __forceinline__ void staged(const Place<U>& place, const Copies<U, U::TOKENS>& inputs,
-                                       const Copies<U, U::ROWS>& weights, int live, float (&sum)[U::MT][U::NT][4]) {
+                                       const Copies<U, U::ROWS>& weights, float (&sum)[U::MT][U::NT][4]) {
   constexpr int AHEAD = U::STAGES - 1;
 #pragma unroll
   for (int step = 0; step < AHEAD; ++step)
@@ -140,7 +140,7 @@ __device__ __forceinline__ void staged(const Place<U>& place, const Copies<U, U:
       low[m] = fragment(place, tile, place.row + 16 * m);
       high[m] = fragment(place, tile, place.row + 16 * m + 8);
     }
-    multiply<U>(place, low, high, tile + 128 * U::ROWS, live, sum);
+    multiply<U>(place, low, high, tile + 128 * U::ROWS, sum);
   }
 }
 
@@ -148,16 +148,15 @@ __device__ __forceinline__ void staged(const Place<U>& place, const Copies<U, U:
 template <class U, class S>
 __device__ __forceinline__ void products(const Place<U>& place, const __nv_bfloat16* x, const __nv_bfloat16* w, int M) {
   const int64_t tokens = M - place.token;
-  const int live = place.segment < 2 ? int(tokens - place.column + 7) / 8 : 0;  // tiles with a token; may be negative
   const uint32_t tile = ptx::shared_address(S::tile());
   const Copies<U, U::TOKENS> inputs(x + place.token * U::H, tokens, place.rank,
                                     tile + 128 * (U::STAGES > 0 ? U::ROWS : 0));
   float sum[U::MT][U::NT][4] = {};
   if constexpr (U::STAGES == 0) {
-    at_once<U, S>(place, inputs, w, live, sum);
+    at_once<U, S>(place, inputs, w, sum);
   } else {
     const __nv_bfloat16* own = w + int64_t(place.expert) * U::H;
-    staged<U, S>(place, inputs, Copies<U, U::ROWS>(own, U::E - place.expert, place.rank, tile), live, sum);
+    staged<U, S>(place, inputs, Copies<U, U::ROWS>(own, U::E - place.expert, place.rank, tile), sum);
   }
   ptx::grid_dependency_launch();
   __syncthreads();  // the tiles become sums
@@ -241,27 +240,14 @@ __device__ __forceinline__ void keep_groups(float* choice, int groups, int top_g
   __syncwarp();
 }
 
-// Bit i: this lane's i-th is one of the T best. For any keys, one after another.
-template <class U>
-__device__ __forceinline__ uint32_t take_each(uint32_t (&own)[U::PER_LANE]) {
-  const int lane = threadIdx.x % 32;
-  uint32_t taken = 0;
-#pragma unroll 1
-  for (int rank = 0; rank < U::T; ++rank) {
-    uint32_t lead = 0, first = 0;
-#pragma unroll
-    for (int i = U::PER_LANE - 1; i >= 0; --i) {
-      first = own[i] >= lead ? i : first;
-      lead = ::max(lead, own[i]);
-    }
-    const uint32_t best = __reduce_max_sync(0xffffffffu, lead);
-    if (lane != __ffs(__ballot_sync(0xffffffffu, lead == best)) - 1) continue;
-    taken |= 1u << first;  // the first of equals
-#pragma unroll
-    for (int i = 0; i < U::PER_LANE; ++i) own[i] = i == int(first) ? 0 : own[i];
+// An expert that may be chosen.
+struct Candidate {
+  uint32_t key, id;
+
+  __device__ __forceinline__ bool before(const Candidate& other) const {
+    return key > other.key || (key == other.key && id < other.id);
   }
-  return taken;
-}
+};
 
 // The number of set bits in the masks of the lanes before this one, and of all lanes; a mask has at most 32.
 __device__ __forceinline__ int2 count_bits(uint32_t mask) {
@@ -276,86 +262,105 @@ __device__ __forceinline__ int2 count_bits(uint32_t mask) {
   return count;
 }
 
+// The T best of `own`, one in each of the first T lanes, in any order; `id(i)` is the expert of `own[i]`, and ids of a lane
+// ascend. For any keys, one after another.
+template <class U, class Id>
+__device__ __forceinline__ Candidate take_each(uint32_t (&own)[4 * U::QUADS], Id id) {
+  const int lane = threadIdx.x % 32;
+  Candidate mine = {};
+#pragma unroll 1
+  for (int rank = 0; rank < U::T; ++rank) {
+    uint32_t lead = 0, first = 0;
+#pragma unroll
+    for (int i = 4 * U::QUADS - 1; i >= 0; --i) {
+      first = own[i] >= lead ? i : first;
+      lead = ::max(lead, own[i]);
+    }
+    const uint32_t best = __reduce_max_sync(0xffffffffu, lead);
+    const uint32_t winner = __reduce_min_sync(0xffffffffu, lead == best ? uint32_t(id(int(first))) : 0xffffffffu);
+    if (lane == rank) mine = {best, winner};
+#pragma unroll
+    for (int i = 0; i < 4 * U::QUADS; ++i) own[i] = uint32_t(id(i)) == winner ? 0 : own[i];
+  }
+  return mine;
+}
+
 // The same, where few come into question: the T-th best of the lanes' leads is a floor that at least T reach. Those that do
-// are given a lane each, in order of id, and rank each other; `space` is for 32 words.
-template <class U>
-__device__ __forceinline__ uint32_t take(uint32_t (&own)[U::PER_LANE], uint32_t* space) {
+// are given a lane each and rank each other; `space` is for 32 candidates.
+template <class U, class Id>
+__device__ __forceinline__ Candidate take(uint32_t (&own)[4 * U::QUADS], Id id, Candidate* space) {
   const int lane = threadIdx.x % 32;
   uint32_t lead = 0, floor = 0, mask = 0;
 #pragma unroll
-  for (int i = 0; i < U::PER_LANE; ++i) lead = ::max(lead, own[i]);
-#pragma unroll 1
+  for (int i = 0; i < 4 * U::QUADS; ++i) lead = ::max(lead, own[i]);
+#pragma unroll
   for (int rank = 0; rank < U::T; ++rank) {
     floor = __reduce_max_sync(0xffffffffu, lead);
     if (lane == __ffs(__ballot_sync(0xffffffffu, lead == floor)) - 1) lead = 0;
   }
 #pragma unroll
-  for (int i = 0; i < U::PER_LANE; ++i) mask |= uint32_t(own[i] >= ::max(floor, 1u)) << i;
+  for (int i = 0; i < 4 * U::QUADS; ++i) mask |= uint32_t(own[i] >= ::max(floor, 1u)) << i;
   const int2 count = count_bits(mask);
-  if (count.y > 32) return take_each<U>(own);
+  if (count.y > 32) return take_each<U>(own, id);
   int place = count.x;
 #pragma unroll
-  for (int i = 0; i < U::PER_LANE; ++i)
-    if (mask >> i & 1) space[place++] = own[i];
+  for (int i = 0; i < 4 * U::QUADS; ++i)
+    if (mask >> i & 1) space[place++] = {own[i], uint32_t(id(i))};
   __syncwarp();
-  const uint32_t mine = lane < count.y ? space[lane] : 0;
+  const Candidate mine = space[lane < count.y ? lane : 0];
   int better = 0;
 #pragma unroll 4
-  for (int other = 0; other < count.y; ++other) {
-    const uint32_t value = space[other];
-    better += int(value > mine || (value == mine && other < lane));
-  }
-  const uint32_t chosen = __ballot_sync(0xffffffffu, lane < count.y && better < U::T);
-  uint32_t taken = 0;
-  place = count.x;
-#pragma unroll
-  for (int i = 0; i < U::PER_LANE; ++i)
-    if (mask >> i & 1) taken |= (chosen >> place++ & 1) << i;
-  return taken;
+  for (int other = 0; other < count.y; ++other) better += space[other].before(mine);
+  __syncwarp();
+  if (lane < count.y && better < U::T) space[better] = mine;
+  __syncwarp();
+  return space[lane < U::T ? lane : 0];
 }
 
-// One warp, one token. A lane has PER_LANE neighbouring experts, so lanes and places in a lane are both in order of id.
-// `space` is shared memory for E + 64 words.
+// One warp, one token. A lane has QUADS times four neighbouring experts. `space` is shared memory for E + 64 words.
 template <class U>
 __device__ __forceinline__ void choose(const float* scores, const float* bias, int groups, int top_groups, bool normalize,
                                        float scaling, float* space, int32_t* ids, float* weights) {
-  const int lane = threadIdx.x % 32, base = lane * U::PER_LANE;
-  float score[U::PER_LANE], choice[U::PER_LANE];
+  const int lane = threadIdx.x % 32;
+  const auto id = [&](int i) { return i / 4 * 128 + 4 * lane + i % 4; };
+  float choice[4 * U::QUADS];
 #pragma unroll
-  for (int i = 0; i < U::PER_LANE; ++i) score[i] = base + i < U::E ? ptx::load4f(scores + base + i) : 0.0f;
-#pragma unroll
-  for (int i = 0; i < U::PER_LANE; ++i) choice[i] = base + i < U::E ? score[i] + __ldg(bias + base + i) : 0.0f;
+  for (int i = 0; i < 4 * U::QUADS; i += 4) {
+    uint4 score = {}, more = {};
+    if (id(i) < U::E) score = ptx::load16(scores + id(i)), more = ptx::load16_constant(bias + id(i));
+    choice[i] = __uint_as_float(score.x) + __uint_as_float(more.x);
+    choice[i + 1] = __uint_as_float(score.y) + __uint_as_float(more.y);
+    choice[i + 2] = __uint_as_float(score.z) + __uint_as_float(more.z);
+    choice[i + 3] = __uint_as_float(score.w) + __uint_as_float(more.w);
+  }
   if (groups > 1) {
 #pragma unroll
-    for (int i = 0; i < U::PER_LANE; ++i)
-      if (base + i < U::E) space[base + i] = choice[i];
+    for (int i = 0; i < 4 * U::QUADS; ++i)
+      if (id(i) < U::E) space[id(i)] = choice[i];
     __syncwarp();
     keep_groups<U>(space, groups, top_groups);
 #pragma unroll
-    for (int i = 0; i < U::PER_LANE; ++i)
-      if (base + i < U::E) choice[i] = space[base + i];
+    for (int i = 0; i < 4 * U::QUADS; ++i)
+      if (id(i) < U::E) choice[i] = space[id(i)];
   }
-  uint32_t own[U::PER_LANE];
+  uint32_t own[4 * U::QUADS];
 #pragma unroll
-  for (int i = 0; i < U::PER_LANE; ++i) own[i] = base + i < U::E ? key(choice[i]) : 0;
-  const uint32_t taken = take<U>(own, reinterpret_cast<uint32_t*>(space + U::E));
+  for (int i = 0; i < 4 * U::QUADS; ++i) own[i] = id(i) < U::E ? key(choice[i]) : 0;
+  const Candidate mine = take<U>(own, id, reinterpret_cast<Candidate*>(space + U::E));
+  const float score = lane < U::T ? ptx::load4f(scores + mine.id) : 0.0f;
+  int place = 0;
+#pragma unroll
+  for (int other = 0; other < U::T; ++other) place += __shfl_sync(0xffffffffu, mine.id, other) < mine.id;
   __syncwarp();
-  int32_t* chosen = reinterpret_cast<int32_t*>(space + U::E);
-  float* value = space + U::E + 32;
-  int place = count_bits(taken).x;
-#pragma unroll
-  for (int i = 0; i < U::PER_LANE; ++i) {
-    if (!(taken >> i & 1)) continue;
-    chosen[place] = base + i;
-    value[place++] = score[i];
-  }
+  float* value = space + U::E;
+  if (lane < U::T) value[place] = score;
   __syncwarp();
   float sum = 0.0f;
 #pragma unroll
   for (int i = 0; i < U::T; ++i) sum += value[i];  // in order of id
   if (lane < U::T) {
-    ids[lane] = chosen[lane];
-    weights[lane] = value[lane] / (normalize ? sum + 1e-20f : 1.0f) * scaling;
+    ids[place] = int32_t(mine.id);
+    weights[place] = score / (normalize ? sum + 1e-20f : 1.0f) * scaling;
   }
   __syncwarp();
 }

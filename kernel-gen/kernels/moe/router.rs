@@ -5,13 +5,12 @@
 family! { router, template "moe/router.cuh";
   dims    { H = hidden, E = experts, T = experts_per_token }
   variant r40  { ROWS = 32, TOKENS = 40, MWARPS = 2, NWARPS = 1, WARPS = 8, STAGES = 0 } prefer M <= 40
-  variant r24  { ROWS = 32, TOKENS = 24, MWARPS = 2, NWARPS = 1, WARPS = 4, STAGES = 0 } prefer M <= 24
   variant r48  { ROWS = 64, TOKENS = 48, MWARPS = 4, NWARPS = 1, WARPS = 8, STAGES = 0 } prefer M <= 264
-  variant q112 { ROWS = 128, TOKENS = 112, MWARPS = 4, NWARPS = 2, WARPS = 16, STAGES = 3 }
+  variant p112 { ROWS = 128, TOKENS = 112, MWARPS = 2, NWARPS = 2, WARPS = 8, STAGES = 3 }
   const   { RANKS = 8, SEG = 32 * ceil_div(H, 64 * RANKS), STEPS = SEG / 32, BLOCKS = ceil_div(E, ROWS),
             MT = ROWS / (16 * MWARPS), NT = TOKENS / (8 * NWARPS), LINE = ROWS + 4,
             TILE = 128 * (min(STAGES, 1) * ROWS + TOKENS), TILES = max(STAGES, STEPS * (1 - min(STAGES, 1))),
-            SHARE = TOKENS / RANKS, PER_LANE = ceil_div(E, 32) }
+            SHARE = TOKENS / RANKS, QUADS = ceil_div(E, 128) }
   require { H % 32 == 0, E % 8 == 0, T <= 32, T <= E, E <= 1024, TOKENS % RANKS == 0, STEPS <= 32 }
   smem    { tile: u8[max(TILES * TILE, 4 * max(TOKENS * LINE, WARPS * (E + 64)))] align 128, flag: i32[1] }
   args    { x: bf16[M, H], w: bf16[E, H], bias: f32[E], groups: i32, top_groups: i32, normalize: i32, scaling: f32,

@@ -13,7 +13,9 @@ const ROWS: [usize; 3] = [1, 7, 33];
 pub(super) fn check_all(report: &mut Report) -> anyhow::Result<()> {
     let device = match Device::open(0) {
         Ok(device) => device,
-        Err(error) => return report.add(Finding::bad("selftest", format!("no kernel can run here: {error}"))),
+        Err(error) => {
+            return report.add(Finding::bad("selftest", format!("no kernel can run here: {error}")));
+        }
     };
     let mut bundles = Search::standard().files().into_iter().filter_map(|path| Bundle::open(&path).ok());
     let mine = |bundle: &Bundle| bundle.header().kind == "cubin" && bundle.header().arch == device.arch();

@@ -6,8 +6,8 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "router",
-    contract: "852e9ae4e800fd77",
-    variants: &["r40", "r24", "r48", "q112"],
+    contract: "90f4ef495540b8ce",
+    variants: &["r40", "r48", "p112"],
     cooperative: false,
     pdl: true,
 };
@@ -127,7 +127,6 @@ fn preferred(variant: &str, _: Dims, m: i64) -> Option<bool> {
     Some(
         match variant {
             "r40" => m <= 40,
-            "r24" => m <= 24,
             "r48" => m <= 264,
             _ => true,
         },

@@ -24,8 +24,7 @@ const RESERVED: u32 = 1024;
 const REGISTER_UNIT: u32 = 256;
 
 /// Architectures that others may be measured as.
-const KNOWN: [(&str, Sm); 1] =
-    [("sm_120", Sm { threads: 1536, ctas: 24, registers: 65_536, smem: 102_400 })];
+const KNOWN: [(&str, Sm); 1] = [("sm_120", Sm { threads: 1536, ctas: 24, registers: 65_536, smem: 102_400 })];
 
 /// The CTAs per SM of another architecture, forced on this device.
 #[derive(Debug)]

@@ -77,7 +77,8 @@ impl InProcess {
                 } else {
                     let contexts = (own.cu_ctx(), post.context.cu_ctx());
                     let stream = stream.cuda().cu_stream();
-                    cudarc::driver::sys::cuMemcpyPeerAsync(to, contexts.0, from, contexts.1, bytes, stream).result()
+                    cudarc::driver::sys::cuMemcpyPeerAsync(to, contexts.0, from, contexts.1, bytes, stream)
+                        .result()
                 }
             };
             copied.map_err(failed)?;
@@ -105,14 +106,18 @@ impl Exchange for InProcess {
         let all = needed(self.ranks, part.len(), room.len());
         let (address, elements) = (part.device_ptr(stream.cuda()).0, part.len());
         let context = stream.cuda().context().clone();
-        let own = all.clone().and_then(|_| event()).map(|written| Post { address, elements, written, context });
+        let own =
+            all.clone().and_then(|_| event()).map(|written| Post { address, elements, written, context });
         let posts = self.swap(&self.board.parts, own.clone().ok());
         let agreed: Option<Vec<Post>> = posts.into_iter().collect();
         let agreed = agreed.filter(|posts| posts.iter().all(|post| post.elements == elements));
         let copied = match &agreed {
             Some(posts) => self.copy(stream, posts, room),
             None => Err(KernelError::Exchange {
-                what: format!("rank {} brings {elements} elements; another brings none or as many others", self.rank),
+                what: format!(
+                    "rank {} brings {elements} elements; another brings none or as many others",
+                    self.rank
+                ),
             }),
         };
         let read = self.swap(&self.board.read, copied.clone().and_then(|()| event()).ok());

@@ -37,6 +37,16 @@ pub(super) fn check(
     Ok(outcomes)
 }
 
+/// Partial sums of `ranks` ranks, of which two large ones cancel, so that the order of the sum shows.
+fn partial_sums(ranks: usize, count: usize, random: &mut Random) -> Vec<Vec<bf16>> {
+    let mut parts: Vec<Vec<bf16>> = (0..ranks).map(|_| random.values(count, 1.0)).collect();
+    if let [_, large, .., last] = &mut parts[..] {
+        *large = random.values(count, 3e7);
+        *last = large.iter().map(|value| -*value).collect();
+    }
+    parts
+}
+
 struct Norm {
     stream: Stream,
     unit: String,
@@ -82,7 +92,7 @@ impl Norm {
             variant: row.variant.clone(),
             width,
             x: random.values(rows * width, 3.0),
-            parts: (0..parts).map(|_| random.values(rows * width, 1.0)).collect(),
+            parts: partial_sums(parts, rows * width, &mut random),
             gain: upload(&stream, &gain)?,
             gain_values: gain.iter().map(|value| value.to_f32()).collect(),
             stream,

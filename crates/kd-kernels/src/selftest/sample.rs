@@ -4,7 +4,7 @@ use cudarc::driver::CudaSlice;
 use kd_sample::noise::gumbel;
 use kd_sample::{History, Sampler, SamplingParams, cut_key};
 
-use super::top_k::logits;
+use super::top_k::{DIFFICULT, logits};
 use super::{Failure, Outcome, Output, Random, Subject, Written, gather, units, upload, verify};
 use crate::bundle::Row;
 use crate::families::sample;
@@ -193,6 +193,13 @@ impl Subject for Sample {
             }
         }
         Ok(0.0)
+    }
+
+    fn timed(&self, rows: usize) -> Vec<usize> {
+        let usual = |input: &usize| (0.5..2.0).contains(&self.temperature[*input]);
+        let ordinary = |input: &usize| input % DISTINCT >= DIFFICULT && usual(input);
+        let inputs: Vec<usize> = (0..self.temperature.len()).filter(ordinary).collect();
+        if inputs.is_empty() { (0..rows).collect() } else { inputs.into_iter().cycle().take(rows).collect() }
     }
 
     fn bytes(&self, rows: usize) -> usize {

@@ -81,7 +81,9 @@ fn four_ranks_in_one_process_add_in_rank_order() {
 
 #[test]
 fn ranks_that_disagree_all_fail() {
-    let Some((device, _)) = testing::kernels_or_skip("ranks_that_disagree_all_fail", "k26-tp8") else { return };
+    let Some((device, _)) = testing::kernels_or_skip("ranks_that_disagree_all_fail", "k26-tp8") else {
+        return;
+    };
     std::thread::scope(|scope| {
         for (rank, exchange) in InProcessRanks::connect(3).into_iter().enumerate() {
             let device = &device;
