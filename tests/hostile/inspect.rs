@@ -185,3 +185,23 @@ fn the_doctor_has_a_verdict_on_every_part_and_needs_no_gpu() {
     assert_eq!(damaged.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&damaged.stdout).contains("cut short"));
 }
+
+#[test]
+fn the_doctors_kernels_need_a_gpu_and_say_so() {
+    let model = kd_tests::golden("base/checkpoint").display().to_string();
+    let ran = run(["doctor", "--kernels", "--model", &model]);
+    let selftest: Vec<&str> = ran.stdout.lines().filter(|line| line.contains("selftest")).collect();
+    assert!(!selftest.is_empty(), "{}", ran.stdout);
+    if ran.code == 0 {
+        assert!(selftest.iter().all(|line| line.starts_with("ok") || line.starts_with("note")));
+        return;
+    }
+    assert!(ran.code == 1 && ran.stderr.contains("checks failed"), "{}", ran.stderr);
+    let why = [
+        "no kernel can run here: no CUDA d",
+        "no kernel bundle for",
+        "no kernel can run here: the CUDA driver",
+    ];
+    let known = |line: &&str| line.starts_with("BAD") && why.iter().any(|why| line.contains(why));
+    assert!(selftest.iter().any(known), "{}", ran.stdout);
+}

@@ -19,8 +19,8 @@ usage: cargo xtask <command>
   codegen         write the generated launchers of crates/kd-kernels
       --check              fail if they are not fresh, write nothing
   gpu-bundle      pack the GPU tests, kd and kernels for a GPU machine without Rust
-      --arch NAME          architecture of that machine (repeatable); default: sm_90a
-      --profile NAME       model shapes (repeatable); default: k26-tp8, demo-tp1
+      --arch NAME          architectures (repeatable); default: all, so that one can be timed as another
+      --profile NAME       model shapes (repeatable); default: k26-tp8, k26-tp1, demo-tp1, which the tests name
       --out FILE           default: target/kd-gpu.tar.gz
       --no-kd              without the kd program
       --dev                cargo's dev profile, which builds faster
@@ -112,10 +112,10 @@ fn bundle_options(arguments: &[String]) -> Result<BundleOptions, String> {
         }
     }
     if options.archs.is_empty() {
-        options.archs.push(arch("sm_90a")?);
+        options.archs = ARCHS.to_vec();
     }
     if options.profiles.is_empty() {
-        options.profiles = vec![profile("k26-tp8")?, profile("demo-tp1")?];
+        options.profiles = vec![profile("k26-tp8")?, profile("k26-tp1")?, profile("demo-tp1")?];
     }
     Ok(options)
 }
@@ -154,6 +154,14 @@ mod tests {
         assert_eq!(options.archs[0].name, "sm_90a");
         assert_eq!(options.profiles[0].name, "demo-tp1");
         assert!(options.check && !options.keep_sources);
+    }
+
+    #[test]
+    fn a_gpu_bundle_has_what_its_tests_name() {
+        let Ok(Command::GpuBundle(options)) = parsed("gpu-bundle") else { panic!("not parsed") };
+        assert!(options.kd && !options.dev && options.archs.len() == ARCHS.len());
+        let profiles: Vec<&str> = options.profiles.iter().map(|profile| profile.name.as_str()).collect();
+        assert_eq!(profiles, ["k26-tp8", "k26-tp1", "demo-tp1"]);
     }
 
     #[test]

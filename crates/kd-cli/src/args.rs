@@ -367,6 +367,9 @@ pub(crate) struct DoctorArgs {
     /// Model folder whose disk is measured [default: the demo pair].
     #[arg(long, env = "KD_MODEL", value_name = "DIR")]
     pub(crate) model: Option<PathBuf>,
+    /// Run every kernel image for this GPU against its CPU operation (KD_KERNELS names the bundles' folder).
+    #[arg(long)]
+    pub(crate) kernels: bool,
     /// Print one JSON object.
     #[arg(long, env = "KD_JSON", value_parser = BoolishValueParser::new())]
     pub(crate) json: bool,

@@ -1,6 +1,7 @@
 //! Probing and opening a device without ever panicking.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use cudarc::driver::sys::{self, CUdevice_attribute};
 use cudarc::driver::{CudaContext, CudaStream, result};
@@ -22,6 +23,7 @@ pub struct Device {
     name: String,
     arch: &'static str,
     sms: u32,
+    frozen: Arc<AtomicBool>,
 }
 
 /// A stream of a device, on which launches are ordered.
@@ -29,6 +31,7 @@ pub struct Device {
 pub struct Stream {
     cuda: Arc<CudaStream>,
     sms: u32,
+    frozen: Arc<AtomicBool>,
 }
 
 /// The CUDA version that the driver supports, as 1000 × major + 10 × minor.
@@ -76,7 +79,8 @@ impl Device {
         let sms = context
             .attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
             .map_err(failed)?;
-        Ok(Self { context, name, arch, sms: u32::try_from(sms).unwrap_or(1) })
+        let sms = u32::try_from(sms).unwrap_or(1);
+        Ok(Self { context, name, arch, sms, frozen: Arc::default() })
     }
 
     /// A new stream.
@@ -85,7 +89,18 @@ impl Device {
     /// A driver that cannot make one.
     pub fn stream(&self) -> Result<Stream, KernelError> {
         let cuda = self.context.new_stream().map_err(|error| KernelError::driver("cuStreamCreate", error))?;
-        Ok(Stream { cuda, sms: self.sms })
+        Ok(Stream { cuda, sms: self.sms, frozen: self.frozen.clone() })
+    }
+
+    /// Ends the warm-up: from here on loading a kernel, making a [`crate::Buffer`] and capturing a graph on any stream of this
+    /// device are errors, so that serving neither compiles nor allocates. There is no way back.
+    pub fn freeze(&self) {
+        self.frozen.store(true, Ordering::Release);
+    }
+
+    /// Fails after [`freeze`](Self::freeze); `what` is called for the message.
+    pub(crate) fn warming_up(&self, what: impl FnOnce() -> String) -> Result<(), KernelError> {
+        warming_up(&self.frozen, what)
     }
 
     /// The device's own name.
@@ -126,6 +141,15 @@ impl Stream {
     pub(crate) fn sms(&self) -> u32 {
         self.sms
     }
+
+    /// As [`Device::warming_up`], for the device of this stream.
+    pub(crate) fn warming_up(&self, what: impl FnOnce() -> String) -> Result<(), KernelError> {
+        warming_up(&self.frozen, what)
+    }
+}
+
+fn warming_up(frozen: &AtomicBool, what: impl FnOnce() -> String) -> Result<(), KernelError> {
+    if frozen.load(Ordering::Acquire) { Err(KernelError::Frozen { what: what() }) } else { Ok(()) }
 }
 
 fn usable_driver(version: i32) -> Result<(), KernelError> {
@@ -168,6 +192,15 @@ mod tests {
         let message = usable_driver(12_080).expect_err("too old").to_string();
         assert!(message.contains("CUDA 12.8") && message.contains("13.0"), "{message}");
         assert!(usable_driver(13_000).is_ok());
+    }
+
+    #[test]
+    fn a_freeze_refuses_and_says_what() {
+        let frozen = AtomicBool::new(false);
+        assert_eq!(warming_up(&frozen, || unreachable!()), Ok(()));
+        frozen.store(true, Ordering::Release);
+        let message = warming_up(&frozen, || "loading rms_norm".to_owned()).expect_err("frozen").to_string();
+        assert!(message.starts_with("loading rms_norm: the device is frozen"), "{message}");
     }
 
     #[test]

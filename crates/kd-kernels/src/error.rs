@@ -169,11 +169,19 @@ pub enum KernelError {
         /// The most it may be.
         limit: i64,
     },
-    /// A load after [`crate::Kernels::freeze`].
-    #[error("{family}: kernels are frozen, nothing may be loaded while serving; load it before the freeze")]
+    /// Partial sums of ranks that could not be brought together.
+    #[error("exchange between ranks: {what}")]
+    Exchange {
+        /// What and why.
+        what: String,
+    },
+    /// A load, allocation or capture after [`crate::Device::freeze`].
+    #[error(
+        "{what}: the device is frozen, nothing may be loaded or allocated while serving; do it before the freeze"
+    )]
     Frozen {
-        /// Family.
-        family: &'static str,
+        /// What was asked for.
+        what: String,
     },
 }
 

@@ -23,12 +23,13 @@ impl Stream {
     /// been loaded before; nothing may be allocated, read back or synchronised inside.
     ///
     /// # Errors
-    /// The error of `record`, after which the stream is as it was; a call that cannot be captured.
+    /// A frozen device; the error of `record`, after which the stream is as it was; a call that cannot be captured.
     pub fn capture<R>(
         &self,
         mut resources: R,
         record: fn(&Stream, &mut R) -> Result<(), KernelError>,
     ) -> Result<Graph<R>, KernelError> {
+        self.warming_up(|| "capturing a graph".to_owned())?;
         let failed = |error| KernelError::driver("capturing a graph", error);
         // Other threads may allocate meanwhile; what this thread does must be capturable.
         let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
@@ -85,8 +86,9 @@ impl<T: Pod + DeviceRepr> Buffer<T> {
     /// Memory that holds `values`.
     ///
     /// # Errors
-    /// A failed allocation or copy.
+    /// A frozen device, a failed allocation or copy.
     pub fn new(stream: &Stream, values: &[T]) -> Result<Self, KernelError> {
+        stream.warming_up(|| format!("allocating a buffer of {} values", values.len()))?;
         let memory = stream.cuda().clone_htod(values);
         Ok(Self { memory: memory.map_err(|error| KernelError::driver("allocating a buffer", error))? })
     }

@@ -15,6 +15,7 @@ mod graph;
 mod generated;
 mod launch;
 pub mod probe;
+pub mod ranks;
 mod search;
 pub mod selftest;
 pub mod testing;

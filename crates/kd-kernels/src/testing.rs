@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::selftest::{Check, Outcome, ROWS};
-use crate::{Device, KernelError, Kernels, Search};
+use crate::{Bundle, Device, KernelError, Kernels, Search};
 
 static SKIPPED: AtomicUsize = AtomicUsize::new(0);
 
@@ -29,22 +29,41 @@ pub fn kernels_or_skip(test: &str, profile: &str) -> Option<(Device, Kernels)> {
     }
 }
 
-/// Runs `check` at [`ROWS`] with the kernels of `profile` on fresh inputs (`KD_SEED` repeats a run), or skips as
-/// [`kernels_or_skip`] does. What was measured is appended to the file that `KD_GPU_RESULTS` names, a JSON object a
-/// line.
+/// Runs `check` at [`ROWS`] with the kernels of `profile` on fresh inputs (`KD_SEED` repeats a run; `KD_ROWS=1,3` takes other
+/// row counts, few and small under a sanitizer), or skips as [`kernels_or_skip`] does. `KD_RESIDENCY=sm_120` runs it once more
+/// with as many CTAs per SM as that architecture has, if its bundle is there too. What was measured is appended to the file
+/// that `KD_GPU_RESULTS` names, a JSON object a line.
 ///
 /// # Panics
-/// If a kernel is wrong or cannot run, or if the profile has no unit to check.
+/// If a kernel is wrong or cannot run, if the profile has no unit to check, if `KD_ROWS` is no list of numbers, or if
+/// `KD_RESIDENCY` names an architecture without a bundle.
 pub fn check(test: &str, profile: &str, check: Check) {
     let Some((device, kernels)) = kernels_or_skip(test, profile) else { return };
+    run(test, profile, check, &device, &kernels, None);
+    let Ok(arch) = std::env::var("KD_RESIDENCY") else { return };
+    let other = Search::standard().find(profile, &arch).and_then(|path| Bundle::open(&path));
+    match other.and_then(|other| kernels.at_residency_of(&other)) {
+        Ok(kernels) => run(test, profile, check, &device, &kernels, Some(&arch)),
+        Err(error) => panic!("KD_RESIDENCY={arch}: {error}"),
+    }
+}
+
+fn run(test: &str, profile: &str, check: Check, device: &Device, kernels: &Kernels, residency: Option<&str>) {
     let seed = seed();
-    match check(&device, &kernels, &ROWS, seed) {
+    match check(device, kernels, &rows(), seed) {
         Ok(outcomes) => {
             assert!(!outcomes.is_empty(), "{test}: a comparison that compared nothing");
-            record(test, &device, profile, seed, &outcomes);
+            record(test, device, profile, seed, residency, &outcomes);
         }
         Err(failure) => panic!("{test}, {profile}, KD_SEED={seed}: {failure}"),
     }
+}
+
+fn rows() -> Vec<usize> {
+    let Ok(given) = std::env::var("KD_ROWS") else { return ROWS.to_vec() };
+    let number = |text: &str| text.trim().parse().ok().filter(|rows| *rows > 0);
+    let rows: Option<Vec<usize>> = given.split(',').map(number).collect();
+    rows.unwrap_or_else(|| panic!("KD_ROWS={given} is no list of row counts such as 1,3,7"))
 }
 
 fn seed() -> u64 {
@@ -53,12 +72,20 @@ fn seed() -> u64 {
     given.unwrap_or_else(now)
 }
 
-fn record(test: &str, device: &Device, profile: &str, seed: u64, outcomes: &[Outcome]) {
+fn record(
+    test: &str,
+    device: &Device,
+    profile: &str,
+    seed: u64,
+    residency: Option<&str>,
+    outcomes: &[Outcome],
+) {
     let Some(path) = std::env::var_os("KD_GPU_RESULTS") else { return };
     let line = |outcome: &Outcome| {
         let Outcome { unit, rows, error, micros, bytes } = outcome;
         let object = serde_json::json!({
             "test": test, "device": device.name(), "arch": device.arch(), "profile": profile, "seed": seed,
+            "residency": residency.unwrap_or(device.arch()),
             "unit": unit, "rows": rows, "error_of_bound": error, "mean_us": micros, "bytes": bytes,
         });
         format!("{object}\n")

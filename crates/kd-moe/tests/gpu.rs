@@ -9,6 +9,11 @@ fn router_matches_the_cpu_at_k26_sizes() {
 }
 
 #[test]
+fn router_matches_the_cpu_at_k26_tp1_sizes() {
+    testing::check("router_matches_the_cpu_at_k26_tp1_sizes", "k26-tp1", CHECKS[0].1);
+}
+
+#[test]
 fn router_matches_the_cpu_at_demo_sizes() {
     testing::check("router_matches_the_cpu_at_demo_sizes", "demo-tp1", CHECKS[0].1);
 }

@@ -34,3 +34,4 @@ pub use error::{ParamError, SampleError};
 pub use history::{History, Seen};
 pub use params::SamplingParams;
 pub use sampler::{Choice, Sampler};
+pub use top::cut_key;

@@ -11,6 +11,19 @@ pub(crate) struct Candidate {
     pub(crate) id: u32,
 }
 
+/// An entry as one integer, larger for what comes first in the order of steps 6 and 7: by logit, then by lower id. 0 for
+/// what is no token (NaN and -inf), so that a cut of 0 keeps every token.
+///
+/// min_p, top_k and top_p each keep a prefix of that order, so the key of the last entry kept says all that they decided.
+pub fn cut_key(logit: f32, id: u32) -> u64 {
+    if logit.is_nan() || logit == f32::NEG_INFINITY {
+        return 0;
+    }
+    let bits = (logit + 0.0).to_bits(); // -0 becomes +0
+    let ordered = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };
+    u64::from(ordered) << 32 | u64::from(!id)
+}
+
 /// Descending score, equal scores (also 0 and -0) by ascending id. Scores are never NaN.
 pub(crate) fn best_first(a: &Candidate, b: &Candidate) -> Ordering {
     b.score.partial_cmp(&a.score).unwrap_or(Ordering::Equal).then(a.id.cmp(&b.id))
@@ -53,6 +66,17 @@ fn cut(out: &mut Vec<Candidate>, k: usize) {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn keys_order_as_the_cuts_do() {
+        let row = [f32::INFINITY, 2.0, 1e-40, 0.0, -1e-40, -2.0, f32::MIN];
+        for (i, a) in row.iter().enumerate() {
+            assert!(row[i + 1..].iter().all(|b| cut_key(*a, 9) > cut_key(*b, 0)), "{a}");
+            assert!(cut_key(*a, 0) > cut_key(*a, 1) && cut_key(*a, u32::MAX) > 0, "{a}");
+        }
+        assert_eq!(cut_key(-0.0, 7), cut_key(0.0, 7));
+        assert_eq!([cut_key(f32::NAN, 0), cut_key(f32::NEG_INFINITY, 0)], [0, 0]);
+    }
 
     proptest! {
         #[test]

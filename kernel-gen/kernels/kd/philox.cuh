@@ -35,7 +35,20 @@ __device__ __forceinline__ double gumbel(uint32_t word) {
   return -log(-log(u));
 }
 
-// The same in f32. Both u below 1/2 and 1 - u from there on are odd multiples of 2^-25 below 1/2, so exact; u itself would
+// Where the noise of a word lies, from its leading bit alone.
+struct Span {
+  float least = 0.0f, most = 0.0f;
+};
+
+// With 1 - u = odd * 2^-25 and z leading zeros of `odd`, 2^(6 - z) <= 1 - u < 2^(7 - z). From -ln u > 1 - u follows an upper
+// bound, and for u >= 1/2 from -ln u < 2 (1 - u) a lower one; the least noise of all is -ln(25 ln 2) > -2.86.
+__device__ __forceinline__ Span gumbel_span(uint32_t word) {
+  const int zeros = __clz((1u << 25) - 1 - 2 * (word >> 8));
+  const float ln2 = 0.69314718f;
+  return {zeros > 7 ? float(zeros - 8) * ln2 : -2.86f, float(zeros - 6) * ln2};
+}
+
+// `gumbel` in f32. Both u below 1/2 and 1 - u from there on are odd multiples of 2^-25 below 1/2, so exact; u itself would
 // round to 1 and the noise to infinity.
 __device__ __forceinline__ float gumbel_f32(uint32_t word) {
   const uint32_t odd = 2 * (word >> 8) + 1;

@@ -1,18 +1,24 @@
 // Gumbel-max sampling. A CTA draws from one CHUNK of a row; the last CTA of the row to arrive compares the chunks.
 //
-// Scores are f64 by specification, but most entries cannot win: each is first scored in f32 with a bound on its error, and
-// only those that could reach the best lower bound of the chunk are scored again in f64. That changes the time of a draw
-// and never its result.
+// Scores are f64 by specification, but most entries cannot win, and are passed over in two steps: those too far below the
+// chunk's largest logit for any noise, and those whose noise is too small by its leading bit. The few that are left are
+// listed, so that the threads share them. That changes the time of a draw and never its result.
 #pragma once
 
 #include "kd/arrive.cuh"
 #include "kd/philox.cuh"
 #include "kd/reduce.cuh"
+#include "kd/select.cuh"
 #include "ptx/memory.cuh"
 #include "ptx/pdl.cuh"
 
 namespace kd {
 namespace draw {
+
+// Noise lies in -2.86 .. 17.33 (u from 2^-25 to 1 - 2^-25), so no entry further than this below the largest can win.
+constexpr float RANGE = 20.5f;
+// Error of an f32 sum of a scaled difference above -RANGE and a noise: at most four roundings of at most 38.
+constexpr float SLACK = 2e-5f;
 
 struct Leader {
   double value = -INFINITY;
@@ -33,22 +39,29 @@ struct Leader {
   }
 };
 
-// An f32 score and how far it may be from the f64 one.
-struct Estimate {
-  float score, error;
+// A row's temperature, in the forms that the steps use.
+struct Heat {
+  double value;
+  float inverse, reach;  // 1 / value, and RANGE * value rounded up
+  bool greedy, extreme;
+
+  __device__ __forceinline__ explicit Heat(double t)
+      : value(t),
+        inverse(float(1.0 / t)),
+        reach(t == 0.0 ? 0.0f : __fmul_ru(RANGE, __double2float_ru(t))),
+        greedy(t == 0.0),
+        extreme(!(t > 1e-30 && t < 1e30)) {}
+
+  // (logit - most) / temperature, for a logit no further than `reach` below `most`.
+  __device__ __forceinline__ float scaled(float logit, float most) const {
+    if (greedy || logit == most) return 0.0f;
+    return extreme ? float((double(logit) - double(most)) / value) : (logit - most) * inverse;
+  }
+
+  __device__ __forceinline__ double exact(float logit, uint32_t word) const {
+    return greedy ? double(logit) : double(logit) / value + gumbel(word);
+  }
 };
-
-// logf is within 1 ulp and log1pf within 2 (CUDA C++ Programming Guide, mathematical functions): a relative error under
-// 2^-21 of -ln u, which is an absolute one of its logarithm; the sum adds rounding of its terms, each below 2^-23 of them.
-__device__ __forceinline__ Estimate estimate(float logit, float inverse, bool greedy, uint32_t word) {
-  if (greedy) return {logit, 0.0f};
-  const float scaled = logit * inverse, noise = gumbel_f32(word);
-  return {scaled + noise, 1e-6f + (fabsf(scaled) + fabsf(noise)) * 6e-7f};
-}
-
-__device__ __forceinline__ double exact(float logit, double temperature, uint32_t word) {
-  return temperature == 0.0 ? double(logit) : double(logit) / temperature + gumbel(word);
-}
 
 // The column of entry `i` of this thread.
 template <class U>
@@ -61,54 +74,74 @@ __device__ __forceinline__ int place(int chunk, int i) {
 template <class U, class S>
 __device__ __forceinline__ void sample(const float* logits, int32_t rank, const double* temperature,
                                        const uint64_t* seed, const uint64_t* position, const uint32_t* choice,
-                                       double* found, int32_t* arrived, int32_t* tokens, double* value, int M) {
+                                       const uint64_t* cut, double* found, int32_t* arrived, int32_t* tokens,
+                                       double* value, int M) {
   const int64_t row = blockIdx.x;
   const int chunk = blockIdx.y;
   ptx::grid_dependency_wait();
   const float* own = logits + row * U::V;
   const int32_t first = rank * U::V;  // a multiple of 4, as V is
-  const double t = __longlong_as_double(ptx::load8u(reinterpret_cast<const uint64_t*>(temperature) + row));
-  const bool greedy = t == 0.0;
-  const float inverse = greedy ? 0.0f : float(1.0 / t);
-  const Noise noise(ptx::load8u(seed + row), uint32_t(ptx::load4(reinterpret_cast<const int32_t*>(choice) + row)),
-                    ptx::load8u(position + row));
-
-  // Bit i: entry i of this thread may win. Estimates of all entries stay in registers; the few that may win are read again.
-  static_assert(U::SCANNED <= 32, "one bit an entry");
-  draw::Estimate near[U::SCANNED];
-  uint32_t possible = 0;
-  float reach = -INFINITY;
+  const uint64_t least = ptx::load8u(cut + row);
+  float x[U::SCANNED], most = -INFINITY;
   bool bad = false;
 #pragma unroll
   for (int i = 0; i < U::SCANNED; i += 4) {
     const int at = draw::place<U>(chunk, i);
     uint4 v = make_uint4(0xff800000u, 0xff800000u, 0xff800000u, 0xff800000u);  // -inf
     if (at < U::V) v = ptx::load16(own + at);
-    const float x[4] = {__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w)};
-    uint32_t word[4] = {};
-    if (!greedy) noise.four(uint32_t(first + at), word);
+    const uint32_t word[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      bad |= !(x[j] < INFINITY);
-      near[i + j] = draw::estimate(x[j], inverse, greedy, word[j]);
-      if (!(x[j] > -INFINITY)) continue;
-      possible |= 1u << (i + j);
-      // A bound that is no number (a temperature near 0 overflows f32) does not count; the entry is then scored in f64.
-      reach = fmaxf(reach, near[i + j].score - near[i + j].error);
+      const float logit = __uint_as_float(word[j]);
+      bad |= !(logit < INFINITY);
+      x[i + j] = least == 0 || entry_of(ordered(logit), uint32_t(first + at + j)) >= least ? logit : -INFINITY;
+      most = fmaxf(most, x[i + j]);  // drops a NaN, which `bad` keeps
     }
+  }
+  const draw::Heat heat(__longlong_as_double(ptx::load8u(reinterpret_cast<const uint64_t*>(temperature) + row)));
+  const Noise noise(ptx::load8u(seed + row), uint32_t(ptx::load4(reinterpret_cast<const int32_t*>(choice) + row)),
+                    ptx::load8u(position + row));
+  ptx::grid_dependency_launch();
+
+  // Bit i: entry i of this thread may win.
+  static_assert(U::SCANNED <= 32, "one bit an entry");
+  uint32_t possible = 0;
+  if (threadIdx.x == 0) S::count()[0] = 0;
+  most = block_max<U::THREADS>(most, S::partial());
+  const float floor = __fsub_rd(most, heat.reach);
+  float upper[U::SCANNED] = {}, reach = -INFINITY;
+#pragma unroll
+  for (int i = 0; i < U::SCANNED; i += 4) {
+    uint32_t near = 0;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) near |= uint32_t(x[i + j] >= floor && x[i + j] > -INFINITY) << j;
+    if (near == 0) continue;
+    uint32_t word[4] = {};
+    if (!heat.greedy) noise.four(uint32_t(first + draw::place<U>(chunk, i)), word);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const Span span = heat.greedy ? Span{} : gumbel_span(word[j]);
+      const float scaled = heat.scaled(x[i + j], most);
+      upper[i + j] = scaled + span.most;
+      if (near >> j & 1) reach = fmaxf(reach, scaled + span.least - draw::SLACK);
+    }
+    possible |= near << i;
   }
   reach = block_max<U::THREADS>(reach, S::partial());
 #pragma unroll
   for (int i = 0; i < U::SCANNED; ++i)
-    if (near[i].score + near[i].error < reach) possible &= ~(1u << i);
+    if (upper[i] + draw::SLACK < reach) possible &= ~(1u << i);
+
+  for (; possible != 0; possible &= possible - 1)
+    S::near()[atomicAdd(S::count(), 1)] = uint16_t(draw::place<U>(0, __ffs(possible) - 1));
+  __syncthreads();
   draw::Leader leader;
-  for (; possible != 0; possible &= possible - 1) {
-    const int at = draw::place<U>(chunk, __ffs(possible) - 1);
+  for (int i = threadIdx.x; i < S::count()[0]; i += U::THREADS) {
+    const int at = chunk * U::CHUNK + S::near()[i];
     uint32_t word[4] = {};
-    if (!greedy) noise.four(uint32_t(first + at) & ~3u, word);
-    const int lane = at & 3;
-    const uint32_t mine = lane == 0 ? word[0] : lane == 1 ? word[1] : lane == 2 ? word[2] : word[3];
-    leader.offer(draw::exact(ptx::load4f(own + at), t, mine), at);
+    if (!heat.greedy) noise.four(uint32_t(first + at) & ~3u, word);
+    const uint32_t mine = at % 4 == 0 ? word[0] : at % 4 == 1 ? word[1] : at % 4 == 2 ? word[2] : word[3];
+    leader.offer(heat.exact(ptx::load4f(own + at), mine), at);
   }
   leader.join_warp();
   if (threadIdx.x % 32 == 0) {
@@ -122,7 +155,7 @@ __device__ __forceinline__ void sample(const float* logits, int32_t rank, const 
     row_found[2 * chunk] = leader.value;
     row_found[2 * chunk + 1] = bad ? -2.0 : leader.id;
   }
-  if (!arrive_last(arrived + row, U::CHUNKS, S::flag()) || threadIdx.x >= 32) return;
+  if (!arrive_last(arrived + row, U::CHUNKS, S::count() + 1) || threadIdx.x >= 32) return;
 
   draw::Leader winner;
   bool any_bad = false;

@@ -1,123 +1,89 @@
 // The K best of a row. A CTA finds those of one CHUNK; the last CTA of a row to arrive merges what all of them found.
-//
-// An entry is one integer, (logit in an order-preserving form, complement of the token), so entries differ and compare as
-// the result is ordered. To select: the K-th best of the threads' own maxima is a floor that K entries reach, and only
-// entries of the K threads above it can: they are pooled, and each finds its rank by counting. No step depends on the
-// order in which threads arrive.
 #pragma once
 
 #include "kd/arrive.cuh"
-#include "kd/reduce.cuh"
+#include "kd/select.cuh"
 #include "ptx/memory.cuh"
 #include "ptx/pdl.cuh"
 
 namespace kd {
 namespace topk {
 
-// 0 for what is no token: NaN and -inf.
-__device__ __forceinline__ uint64_t entry(float logit, uint32_t token) {
-  if (!(logit > -INFINITY)) return 0;
-  const uint32_t bits = __float_as_uint(logit + 0.0f);  // -0 becomes +0
-  const uint32_t ordered = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-  return uint64_t(ordered) << 32 | uint32_t(~token);
+// The largest of a warp in the order-preserving form, as a logit; -inf if there is none.
+__device__ __forceinline__ float warp_max(uint32_t high) {
+  const uint32_t most = __reduce_max_sync(0xffffffffu, high);
+  return most == 0 ? -INFINITY : logit_of(most);
 }
 
-__device__ __forceinline__ float logit_of(uint64_t entry) {
-  const uint32_t ordered = uint32_t(entry >> 32);
-  return __uint_as_float(ordered & 0x80000000u ? ordered ^ 0x80000000u : ~ordered);
-}
-
-// The K best of all threads' entries into S::best(), best first; 0 where there are fewer. Called by the whole CTA.
-template <class U, class S, int COUNT>
-__device__ __forceinline__ void select(const uint64_t (&own)[COUNT]) {
-  uint64_t* lead = S::lead();
-  uint64_t top = 0;
+__device__ __forceinline__ float warp_sum(float value) {
 #pragma unroll
-  for (int i = 0; i < COUNT; ++i) top = own[i] > top ? own[i] : top;
-  lead[threadIdx.x] = top;
-  if (threadIdx.x < U::K) S::best()[threadIdx.x] = 0;
-  if (threadIdx.x == 0) {
-    S::count()[0] = 0;
-    S::floor()[0] = 0;  // stays so if fewer than K threads have an entry
-  }
-  __syncthreads();
-  int rank = 0;
-#pragma unroll 16
-  for (int i = 0; i < U::THREADS; i += 2) {
-    const ulonglong2 two = *reinterpret_cast<const ulonglong2*>(lead + i);
-    rank += int(two.x > top) + int(two.y > top);
-  }
-  // Entries differ, so only threads without one can share a rank.
-  if (rank == U::K - 1 && top != 0) S::floor()[0] = top;
-  __syncthreads();
-  const uint64_t floor = S::floor()[0] > 1 ? S::floor()[0] : 1;
-#pragma unroll
-  for (int i = 0; i < COUNT; ++i)
-    if (own[i] >= floor) S::pool()[atomicAdd(S::count(), 1)] = own[i];
-  __syncthreads();
-  const int pooled = S::count()[0];
-  for (int i = threadIdx.x; i < pooled; i += U::THREADS) {
-    const uint64_t mine = S::pool()[i];
-    int better = 0;
-    for (int j = 0; j < pooled; ++j) better += S::pool()[j] > mine;
-    if (better < U::K) S::best()[better] = mine;
-  }
-  __syncthreads();
+  for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffffu, value, step);
+  return value;
 }
 
-// One CTA's chunk: its entries, and into `sums` its maximum, its sum and whether it has a NaN or a +inf.
+// `sum` relative to the larger maximum `most`; nothing where there is no finite maximum.
+__device__ __forceinline__ float rescaled(float sum, float own, float most) {
+  return own > -INFINITY && most < INFINITY ? sum * expf(own - most) : 0.0f;
+}
+
+// One warp's part of a chunk, in the order-preserving form: its maximum, its sum, and whether it has a NaN or a +inf.
 template <class U, class S>
-__device__ __forceinline__ void scan(const float* row, int chunk, uint64_t (&own)[U::SCANNED], float* sums) {
-  float x[U::SCANNED];
-  float most = -INFINITY;
-  bool bad = false;
-#pragma unroll
-  for (int i = 0; i < U::SCANNED; i += 4) {
-    const int at = chunk * U::CHUNK + i * U::THREADS + 4 * int(threadIdx.x);
-    uint4 v = make_uint4(0xff800000u, 0xff800000u, 0xff800000u, 0xff800000u);  // -inf
-    if (at < U::V) v = ptx::load16(row + at);
-    const uint32_t word[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      x[i + j] = __uint_as_float(word[j]);
-      bad |= !(x[i + j] < INFINITY);
-      most = fmaxf(most, x[i + j]);  // drops a NaN, which `bad` keeps
-      own[i + j] = entry(x[i + j], uint32_t(at + j));
-    }
-  }
-  most = block_max<U::THREADS>(most, S::partial());
+__device__ __forceinline__ void weigh(const uint32_t (&high)[U::SCANNED], bool bad) {
+  uint32_t lead = 0;
   float sum = 0.0f;
 #pragma unroll
-  for (int i = 0; i < U::SCANNED; ++i)
-    if (x[i] > -INFINITY && most < INFINITY) sum += expf(x[i] - most);
-  sum = block_sum<U::THREADS>(sum, S::partial());
-  bad = __syncthreads_or(bad);
-  if (threadIdx.x == 0) {
-    sums[0] = most;
-    sums[1] = sum;
-    sums[2] = bad ? 1.0f : 0.0f;
-  }
+  for (int i = 0; i < U::SCANNED; ++i) lead = ::max(lead, high[i]);
+  const float most = warp_max(lead);
+#pragma unroll
+  for (int i = 0; i < U::SCANNED; ++i) sum += high[i] != 0 ? expf(logit_of(high[i]) - most) : 0.0f;
+  sum = warp_sum(most < INFINITY ? sum : 0.0f);
+  bad = __any_sync(0xffffffffu, bad);
+  if (threadIdx.x % 32 != 0) return;
+  S::most()[threadIdx.x / 32] = most;
+  S::sum()[threadIdx.x / 32] = sum;
+  S::bad()[threadIdx.x / 32] = bad;
 }
 
-// One thread a chunk; by the whole CTA.
+// The parts of all warps, in order, into `sums`: maximum, sum and whether there is a NaN or a +inf. By one thread.
 template <class U, class S>
-__device__ __forceinline__ void merge_sums(const float* sums, float* stats, int32_t* finite) {
-  float own = -INFINITY, sum = 0.0f;
+__device__ __forceinline__ void join_warps(float* sums) {
+  float most = S::most()[0], sum = 0.0f;
   bool bad = false;
-  if (threadIdx.x < U::CHUNKS) {
-    const uint4 v = ptx::load16(sums + 4 * threadIdx.x);
-    own = __uint_as_float(v.x);
-    sum = __uint_as_float(v.y);
-    bad = __uint_as_float(v.z) != 0.0f;
+#pragma unroll
+  for (int i = 1; i < U::WARPS; ++i) most = fmaxf(most, S::most()[i]);
+#pragma unroll
+  for (int i = 0; i < U::WARPS; ++i) {
+    bad |= S::bad()[i] != 0;
+    sum += rescaled(S::sum()[i], S::most()[i], most);
   }
-  const float most = block_max<U::THREADS>(own, S::partial());
-  const bool counts = own > -INFINITY && most < INFINITY;
-  sum = block_sum<U::THREADS>(counts ? sum * expf(own - most) : 0.0f, S::partial());
-  bad = __syncthreads_or(bad);
-  if (threadIdx.x != 0) return;
-  stats[0] = most;
-  stats[1] = sum;
-  *finite = !bad && most > -INFINITY;
+  *reinterpret_cast<float4*>(sums) = make_float4(most, sum, bad ? 1.0f : 0.0f, 0.0f);
+}
+
+// The sums of all chunks, by one warp.
+template <class U>
+__device__ __forceinline__ void join_chunks(const float* sums, float* stats, int32_t* finite) {
+  constexpr int OWN = (U::CHUNKS + 31) / 32;
+  float most[OWN], sum[OWN], top = -INFINITY, total = 0.0f;
+  bool bad = false;
+#pragma unroll
+  for (int i = 0; i < OWN; ++i) {
+    const int chunk = threadIdx.x % 32 + 32 * i;
+    uint4 v = make_uint4(0xff800000u, 0, 0, 0);  // -inf
+    if (chunk < U::CHUNKS) v = ptx::load16(sums + 4 * chunk);
+    most[i] = __uint_as_float(v.x);
+    sum[i] = __uint_as_float(v.y);
+    bad |= v.z != 0;
+    top = fmaxf(top, most[i]);
+  }
+  top = warp_max(ordered(top));
+#pragma unroll
+  for (int i = 0; i < OWN; ++i) total += rescaled(sum[i], most[i], top);
+  total = warp_sum(total);
+  bad = __any_sync(0xffffffffu, bad);
+  if (threadIdx.x % 32 != 0) return;
+  stats[0] = top;
+  stats[1] = total;
+  *finite = !bad && top > -INFINITY;
 }
 
 }  // namespace topk
@@ -126,28 +92,46 @@ template <class U, class S>
 __device__ __forceinline__ void top_k(const float* logits, int32_t rank, uint64_t* keys, float* sums, int32_t* arrived,
                                       int32_t* tokens, float* values, float* stats, int32_t* finite, int M) {
   const int64_t row = blockIdx.x;
-  const int chunk = blockIdx.y;
+  const int chunk = blockIdx.y, first = chunk * U::CHUNK + 4 * int(threadIdx.x);
   ptx::grid_dependency_wait();
-  uint64_t own[U::SCANNED];
-  topk::scan<U, S>(logits + row * U::V, chunk, own, sums + (row * U::CHUNKS + chunk) * 4);
-  topk::select<U, S>(own);
+  uint32_t high[U::SCANNED];
+  bool bad = false;
+#pragma unroll
+  for (int i = 0; i < U::SCANNED; i += 4) {
+    const int at = first + i * U::THREADS;
+    uint4 v = make_uint4(0xff800000u, 0xff800000u, 0xff800000u, 0xff800000u);  // -inf
+    if (at < U::V) v = ptx::load16(logits + row * U::V + at);
+    const uint32_t word[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      bad |= !(__uint_as_float(word[j]) < INFINITY);
+      high[i + j] = ordered(__uint_as_float(word[j]));
+    }
+  }
+  ptx::grid_dependency_launch();
+  topk::weigh<U, S>(high, bad);
   uint64_t* row_keys = keys + row * U::CHUNKS * U::K;
-  if (threadIdx.x < U::K) row_keys[chunk * U::K + threadIdx.x] = S::best()[threadIdx.x];
+  float* row_sums = sums + row * U::CHUNKS * 4;
+  select<U, S, U::SCANNED>(
+      [&](int i) { return high[i]; },
+      [&](int i) { return entry_of(high[i], uint32_t(first + i / 4 * 4 * U::THREADS + i % 4)); },
+      [&](int place, uint64_t entry) { row_keys[chunk * U::K + place] = entry; });
+  if (threadIdx.x == 0) topk::join_warps<U, S>(row_sums + 4 * chunk);
   if (!arrive_last(arrived + row, U::CHUNKS, S::count() + 1)) return;
 
+  // Best places first and spread over the warps, so that each has its share of the best.
   uint64_t found[U::MERGED];
 #pragma unroll
   for (int i = 0; i < U::MERGED; ++i) {
-    const int at = i * U::THREADS + threadIdx.x;
-    found[i] = at < U::CHUNKS * U::K ? ptx::load8u(row_keys + at) : 0;
+    const int at = i * U::THREADS + threadIdx.x % 32 * U::WARPS + threadIdx.x / 32;
+    found[i] = at < U::CHUNKS * U::K ? ptx::load8u(row_keys + at % U::CHUNKS * U::K + at / U::CHUNKS) : 0;
   }
-  topk::select<U, S>(found);
-  if (threadIdx.x < U::K) {
-    const uint64_t entry = S::best()[threadIdx.x];
-    tokens[row * U::K + threadIdx.x] = entry == 0 ? -1 : rank * U::V + int32_t(~uint32_t(entry));
-    values[row * U::K + threadIdx.x] = entry == 0 ? -INFINITY : topk::logit_of(entry);
-  }
-  topk::merge_sums<U, S>(sums + row * U::CHUNKS * 4, stats + row * 2, finite + row);
+  if (threadIdx.x >= U::THREADS - 32) topk::join_chunks<U>(row_sums, stats + row * 2, finite + row);
+  select<U, S, U::MERGED>([&](int i) { return uint32_t(found[i] >> 32); }, [&](int i) { return found[i]; },
+                          [&](int place, uint64_t entry) {
+                            tokens[row * U::K + place] = entry == 0 ? -1 : rank * U::V + int32_t(~uint32_t(entry));
+                            values[row * U::K + place] = entry == 0 ? -INFINITY : logit_of(uint32_t(entry >> 32));
+                          });
 }
 
 }  // namespace kd

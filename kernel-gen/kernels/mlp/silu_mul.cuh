@@ -19,9 +19,9 @@ __device__ __forceinline__ void silu_mul(const __nv_bfloat16* gate_up, __nv_bflo
   }
   ptx::grid_dependency_launch();
   if (!live) return;
-  // e^-z is infinite for z < -88, where the quotient is -0: the limit. A NaN stays one.
+  // The exponential ends at e^88, as that of the CPU operation does: the quotient stays a number. A NaN stays one.
 #pragma unroll
-  for (int i = 0; i < 8; ++i) gate[i] = gate[i] / (1.0f + expf(-gate[i])) * up[i];
+  for (int i = 0; i < 8; ++i) gate[i] = gate[i] / (1.0f + expf(fminf(-gate[i], 88.0f))) * up[i];
   store8(y, row * U::VECS + vec, narrow8(gate));
 }
 

@@ -1,94 +1,212 @@
-// Router: logits with K split over CTAs, then the choice, in one launch.
+// Router: logits with K split over the CTAs of a cluster, then the choice, in one launch.
 //
-// A CTA makes the products of ROWS experts and TOKENS tokens over one segment of K; a warp has 16 experts, whose weights it
-// has read in full before it waits for the kernel in front. The last CTA of an expert block adds the segments in their order
-// and takes the sigmoid; the last expert block of a token tile chooses, one warp a token. Segments are fixed by H alone, so
-// a row's bits depend neither on M nor on the variant.
+// A cluster makes the products of ROWS experts and TOKENS tokens. Each of its RANKS CTAs sums two segments of K, and then
+// adds the segments of all, through distributed shared memory, for a share of the tokens. The last CTA of the expert blocks
+// to finish a share chooses, one warp a token. Segments are fixed by H alone, so a row's bits depend neither on M nor on
+// the variant.
 #pragma once
 
 #include "kd/arrive.cuh"
 #include "kd/mma.cuh"
-#include "ptx/memory.cuh"
+#include "ptx/cluster.cuh"
 #include "ptx/pdl.cuh"
+#include "ptx/stage.cuh"
 
 namespace kd {
 namespace route {
 
-// Larger for what is chosen first: by value, then by lower id. NaN counts as -inf.
-__device__ __forceinline__ uint64_t key(float value, int id) {
-  const uint32_t bits = __float_as_uint(value == value ? value + 0.0f : -INFINITY);
-  return uint64_t(bits & 0x80000000u ? ~bits : bits | 0x80000000u) << 32 | uint32_t(~id);
-}
-
-__device__ __forceinline__ uint64_t warp_max(uint64_t value) {
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) {
-    const uint64_t other = __shfl_xor_sync(0xffffffffu, value, step);
-    value = other > value ? other : value;
-  }
-  return value;
-}
-
-// Sums of this CTA's segment into `partial`.
+// Where the products of this warp lie: 16 MT rows and 8 NT tokens of the CTA's, in one of its two segments.
 template <class U>
-__device__ __forceinline__ void products(const __nv_bfloat16* x, const __nv_bfloat16* w, float* partial, int M) {
-  constexpr int VECS = U::H / 8;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const int expert = blockIdx.x * U::ROWS + warp * 16 + g, segment = blockIdx.y;
-  const int64_t token = int64_t(blockIdx.z) * U::TOKENS + g;
-  Bf16x8 low[U::STEPS] = {}, high[U::STEPS] = {};
+struct Place {
+  static constexpr bool EXACT = U::H == 2 * U::SEG * U::RANKS;
+
+  int rank = blockIdx.x, expert = blockIdx.y * U::ROWS;
+  int64_t token = int64_t(blockIdx.z) * U::TOKENS;
+  int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+  int segment = warp / (U::MWARPS * U::NWARPS);  // 2 and more: a warp without products
+  int row = warp % U::MWARPS * 16 * U::MT, column = warp / U::MWARPS % U::NWARPS * 8 * U::NT;
+};
+
+// A step is 32 of k of each segment. Tiles have rows of 128 bytes: four pieces of 16 bytes of the first segment and four of
+// the second, exchanged in odd rows, so that the rows g and pieces t of a fragment meet all banks. A thread copies the same
+// piece of every STRIDE-th row. Rows that do not exist stay as they are: what is made of them is not read.
+template <class U, int ROWS>
+struct Copies {
+  static constexpr int STRIDE = 4 * U::WARPS;
+
+  const __nv_bfloat16* from;
+  uint32_t to;
+  int live, k;
+
+  // `rows` rows at `operand`, for tiles at `tile`.
+  __device__ __forceinline__ Copies(const __nv_bfloat16* operand, int64_t rows, int rank, uint32_t tile) {
+    const int row = threadIdx.x / 8, piece = threadIdx.x % 8;
+    k = (2 * rank + piece / 4) * U::SEG + piece % 4 * 8;
+    from = operand + int64_t(row) * U::H + k;
+    to = tile + 128 * row + 16 * (piece ^ 4 * (row & 1));
+    live = int(rows < ROWS ? rows : ROWS) - row;
+  }
+
+  __device__ __forceinline__ void operator()(int step, int tile) const {
 #pragma unroll
-  for (int i = 0; i < U::STEPS; ++i) {
-    const int vec = (segment * U::SEG + 32 * i) / 8 + t;
-    if (vec >= VECS) continue;
-    if (expert < U::E) low[i] = load8_constant(w, int64_t(expert) * VECS + vec);
-    if (expert + 8 < U::E) high[i] = load8_constant(w, int64_t(expert + 8) * VECS + vec);
+    for (int row = 0; row < ROWS; row += STRIDE)
+      if (row < live)
+        ptx::copy16(to + tile * U::TILE + 128 * row, from + row * U::H + 32 * step,
+                    Place<U>::EXACT || k + 32 * step < U::H);
+  }
+};
+
+// The vector of row `row`, counted from this lane's first, of a tile.
+template <class U>
+__device__ __forceinline__ Bf16x8 fragment(const Place<U>& place, const unsigned char* tile, int row) {
+  const int offset = 128 * (row + place.g) + 64 * (place.segment ^ (place.g & 1)) + 16 * place.t;
+  return from_words(*reinterpret_cast<const uint4*>(tile + offset));
+}
+
+// sum += the products of one step; `tokens` is where the tile's rows of tokens begin. Without a branch for tokens that do not
+// exist: the products hide each other's latency.
+template <class U>
+__device__ __forceinline__ void multiply(const Place<U>& place, const Bf16x8 (&low)[U::MT], const Bf16x8 (&high)[U::MT],
+                                         const unsigned char* tokens, float (&sum)[U::MT][U::NT][4]) {
+#pragma unroll
+  for (int n = 0; n < U::NT; ++n) {
+    const Bf16x8 own = fragment(place, tokens, place.column + 8 * n);
+#pragma unroll
+    for (int m = 0; m < U::MT; ++m) mma_k32(sum[m][n], low[m], high[m], own);
+  }
+}
+
+// Few rows: each warp reads all its weights into registers while it waits for the kernel in front, and the tokens arrive in
+// two groups.
+template <class U, class S>
+__device__ __forceinline__ void at_once(const Place<U>& place, const Copies<U, U::TOKENS>& inputs, const __nv_bfloat16* w,
+                                        float (&sum)[U::MT][U::NT][4]) {
+  static_assert(U::MT == 1, "registers for one tile of weights");
+  constexpr int VECS = U::H / 8, HALF = (U::STEPS + 1) / 2;
+  Bf16x8 low[U::STEPS][1] = {}, high[U::STEPS][1] = {};
+  const int row = place.expert + place.row + place.g;
+#pragma unroll
+  for (int step = 0; step < U::STEPS; ++step) {
+    const int vec = ((2 * place.rank + place.segment) * U::SEG + 32 * step) / 8 + place.t;
+    if (place.segment > 1 || (!Place<U>::EXACT && vec >= VECS)) continue;
+    if (row < U::E) low[step][0] = load8_constant(w, int64_t(row) * VECS + vec);
+    if (row + 8 < U::E) high[step][0] = load8_constant(w, int64_t(row + 8) * VECS + vec);
   }
   ptx::grid_dependency_wait();
-  float sum[U::TILES][4] = {};
 #pragma unroll
-  for (int tile = 0; tile < U::TILES; ++tile) {
-    Bf16x8 own[U::STEPS] = {};
-#pragma unroll
-    for (int i = 0; i < U::STEPS; ++i) {
-      const int vec = (segment * U::SEG + 32 * i) / 8 + t;
-      if (vec < VECS && token + 8 * tile < M) own[i] = load8(x, (token + 8 * tile) * VECS + vec);
-    }
-#pragma unroll
-    for (int i = 0; i < U::STEPS; ++i) mma_k32(sum[tile], low[i], high[i], own[i]);
+  for (int step = 0; step < U::STEPS; ++step) {
+    inputs(step, step);
+    if (step + 1 == HALF) ptx::copy_commit();
   }
+  ptx::copy_commit();
 #pragma unroll
-  for (int tile = 0; tile < U::TILES; ++tile) {
-#pragma unroll
-    for (int c = 0; c < 4; ++c) {
-      const int64_t row = int64_t(blockIdx.z) * U::TOKENS + 8 * tile + 2 * t + c % 2;
-      const int column = expert + 8 * (c / 2);
-      if (row < M && column < U::E) partial[(row * U::SEGS + segment) * U::E + column] = sum[tile][c];
+  for (int step = 0; step < U::STEPS; ++step) {
+    if (step == 0 || step == HALF) {
+      if (step == 0) ptx::copy_wait<1>();
+      if (step == HALF) ptx::copy_wait<0>();
+      __syncthreads();
     }
+    if (place.segment < 2) multiply<U>(place, low[step], high[step], S::tile() + step * U::TILE, sum);
   }
 }
 
-// Scores of this CTA's experts for its tokens, from the sums of all segments; four experts a thread.
-template <class U>
-__device__ __forceinline__ void scores(const float* partial, float* scores, int M) {
+// Many rows: weights and tokens pass through STAGES tiles.
+template <class U, class S>
+__device__ __forceinline__ void staged(const Place<U>& place, const Copies<U, U::TOKENS>& inputs,
+                                       const Copies<U, U::ROWS>& weights, float (&sum)[U::MT][U::NT][4]) {
+  constexpr int AHEAD = U::STAGES - 1;
+#pragma unroll
+  for (int step = 0; step < AHEAD; ++step)
+    if (step < U::STEPS) weights(step, step);
+  ptx::grid_dependency_wait();
+#pragma unroll
+  for (int step = 0; step < AHEAD; ++step) {
+    if (step < U::STEPS) inputs(step, step);
+    ptx::copy_commit();
+  }
+#pragma unroll 1
+  for (int step = 0; step < U::STEPS; ++step) {
+    ptx::copy_wait<AHEAD - 1>();
+    __syncthreads();  // this step has landed for all, and all have used the tile that is filled next
+    if (step + AHEAD < U::STEPS) {
+      weights(step + AHEAD, (step + AHEAD) % U::STAGES);
+      inputs(step + AHEAD, (step + AHEAD) % U::STAGES);
+    }
+    ptx::copy_commit();
+    const unsigned char* tile = S::tile() + step % U::STAGES * U::TILE;
+    Bf16x8 low[U::MT], high[U::MT];
+#pragma unroll
+    for (int m = 0; m < U::MT; ++m) {
+      low[m] = fragment(place, tile, place.row + 16 * m);
+      high[m] = fragment(place, tile, place.row + 16 * m + 8);
+    }
+    multiply<U>(place, low, high, tile + 128 * U::ROWS, sum);
+  }
+}
+
+// The sums of this CTA's two segments, added, in shared memory: `sums[token][row]`, LINE floats a token.
+template <class U, class S>
+__device__ __forceinline__ void products(const Place<U>& place, const __nv_bfloat16* x, const __nv_bfloat16* w, int M) {
+  const int64_t tokens = M - place.token;
+  const uint32_t tile = ptx::shared_address(S::tile());
+  const Copies<U, U::TOKENS> inputs(x + place.token * U::H, tokens, place.rank,
+                                    tile + 128 * (U::STAGES > 0 ? U::ROWS : 0));
+  float sum[U::MT][U::NT][4] = {};
+  if constexpr (U::STAGES == 0) {
+    at_once<U, S>(place, inputs, w, sum);
+  } else {
+    const __nv_bfloat16* own = w + int64_t(place.expert) * U::H;
+    staged<U, S>(place, inputs, Copies<U, U::ROWS>(own, U::E - place.expert, place.rank, tile), sum);
+  }
+  ptx::grid_dependency_launch();
+  __syncthreads();  // the tiles become sums
+
+  float* sums = reinterpret_cast<float*>(S::tile());
+  const auto each = [&](auto apply) {
+#pragma unroll
+    for (int m = 0; m < U::MT; ++m)
+#pragma unroll
+      for (int n = 0; n < U::NT; ++n)
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+          const int token = place.column + 8 * n + 2 * place.t + c % 2, row = place.row + 16 * m + place.g + c / 2 * 8;
+          apply(sums[token * U::LINE + row], sum[m][n][c]);
+        }
+  };
+  if (place.segment == 1) each([](float& at, float own) { at = own; });
+  __syncthreads();
+  if (place.segment == 0) each([](float& at, float own) { at = own + at; });
+}
+
+// Scores of the cluster's experts for this CTA's share of its tokens; four experts a thread.
+template <class U, class S>
+__device__ __forceinline__ void scores(const Place<U>& place, float* scores, int M) {
   constexpr int QUADS = U::ROWS / 4;
-  for (int i = threadIdx.x; i < U::TOKENS * QUADS; i += U::THREADS) {
-    const int64_t row = int64_t(blockIdx.z) * U::TOKENS + i / QUADS;
-    const int expert = blockIdx.x * U::ROWS + i % QUADS * 4;
-    if (row >= M || expert >= U::E) continue;
-    float sum[4] = {};
+  const float* sums = reinterpret_cast<const float*>(S::tile());
+  for (int i = threadIdx.x; i < U::SHARE * QUADS; i += 32 * U::WARPS) {
+    const int token = place.rank * U::SHARE + i / QUADS, expert = place.expert + i % QUADS * 4;
+    if (place.token + token >= M || expert >= U::E) continue;
+    float4 part[U::RANKS];
 #pragma unroll
-    for (int segment = 0; segment < U::SEGS; ++segment) {
-      const uint4 v = ptx::load16(partial + (row * U::SEGS + segment) * U::E + expert);
-      sum[0] += __uint_as_float(v.x), sum[1] += __uint_as_float(v.y);
-      sum[2] += __uint_as_float(v.z), sum[3] += __uint_as_float(v.w);
-    }
+    for (int rank = 0; rank < U::RANKS; ++rank)
+      part[rank] = ptx::load_cluster16(sums + token * U::LINE + i % QUADS * 4, rank);
+    float4 sum = part[0];
 #pragma unroll
-    for (int j = 0; j < 4; ++j) scores[row * U::E + expert + j] = 1.0f / (1.0f + expf(-sum[j]));
+    for (int rank = 1; rank < U::RANKS; ++rank)
+      sum.x += part[rank].x, sum.y += part[rank].y, sum.z += part[rank].z, sum.w += part[rank].w;
+    const float4 score = make_float4(1.0f / (1.0f + expf(-sum.x)), 1.0f / (1.0f + expf(-sum.y)),
+                                     1.0f / (1.0f + expf(-sum.z)), 1.0f / (1.0f + expf(-sum.w)));
+    *reinterpret_cast<float4*>(scores + (place.token + token) * U::E + expert) = score;
   }
 }
 
-// The sum of the two best of a group, in the order of choices; 0 for a group that does not exist.
+// Larger for what is chosen first; NaN counts as -inf, and 0 is less than any value.
+__device__ __forceinline__ uint32_t key(float value) {
+  const uint32_t bits = __float_as_uint(value == value ? value + 0.0f : -INFINITY);
+  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+// The sum of the two best of a group, in the order of choices, ties to the lower group; 0 for a group that does not exist.
 __device__ __forceinline__ uint64_t group_key(const float* choice, int group, int groups, int size) {
   if (group >= groups) return 0;
   float first = -INFINITY, second = -INFINITY;
@@ -97,7 +215,7 @@ __device__ __forceinline__ uint64_t group_key(const float* choice, int group, in
     second = fmaxf(second, fminf(first, value));
     first = fmaxf(first, value);
   }
-  return key(size > 1 ? first + second : first, group);
+  return uint64_t(key(size > 1 ? first + second : first)) << 32 | uint32_t(~group);
 }
 
 // Sets the choice scores outside the allowed groups to -inf. A lane ranks every 32nd group against all others.
@@ -122,44 +240,126 @@ __device__ __forceinline__ void keep_groups(float* choice, int groups, int top_g
   __syncwarp();
 }
 
-// One warp, one token.
-template <class U>
-__device__ __forceinline__ void choose(const float* scores, const float* bias, int groups, int top_groups, bool normalize,
-                                       float scaling, float* choice, int32_t* ids, float* weights) {
-  const int lane = threadIdx.x % 32;
-  for (int e = lane; e < U::E; e += 32) choice[e] = ptx::load4f(scores + e) + __ldg(bias + e);
-  __syncwarp();
-  if (groups > 1) keep_groups<U>(choice, groups, top_groups);
-  uint64_t own[U::PER_LANE];
-#pragma unroll
-  for (int i = 0; i < U::PER_LANE; ++i) {
-    const int e = lane + 32 * i;
-    own[i] = e < U::E ? key(choice[e], e) : 0;
+// An expert that may be chosen.
+struct Candidate {
+  uint32_t key, id;
+
+  __device__ __forceinline__ bool before(const Candidate& other) const {
+    return key > other.key || (key == other.key && id < other.id);
   }
-  int mine = U::E;  // lane i: the expert of rank i
+};
+
+// The number of set bits in the masks of the lanes before this one, and of all lanes; a mask has at most 32.
+__device__ __forceinline__ int2 count_bits(uint32_t mask) {
+  const uint32_t below = (1u << threadIdx.x % 32) - 1;
+  int2 count = make_int2(0, 0);
+#pragma unroll
+  for (int bit = 0; bit < 6; ++bit) {
+    const uint32_t lanes = __ballot_sync(0xffffffffu, __popc(mask) >> bit & 1);
+    count.x += __popc(lanes & below) << bit;
+    count.y += __popc(lanes) << bit;
+  }
+  return count;
+}
+
+// The T best of `own`, one in each of the first T lanes, in any order; `id(i)` is the expert of `own[i]`, and ids of a lane
+// ascend. For any keys, one after another.
+template <class U, class Id>
+__device__ __forceinline__ Candidate take_each(uint32_t (&own)[4 * U::QUADS], Id id) {
+  const int lane = threadIdx.x % 32;
+  Candidate mine = {};
 #pragma unroll 1
   for (int rank = 0; rank < U::T; ++rank) {
-    uint64_t best = 0;
+    uint32_t lead = 0, first = 0;
 #pragma unroll
-    for (int i = 0; i < U::PER_LANE; ++i) best = own[i] > best ? own[i] : best;
-    best = warp_max(best);
-    if (lane == rank) mine = int(~uint32_t(best));
+    for (int i = 4 * U::QUADS - 1; i >= 0; --i) {
+      first = own[i] >= lead ? i : first;
+      lead = ::max(lead, own[i]);
+    }
+    const uint32_t best = __reduce_max_sync(0xffffffffu, lead);
+    const uint32_t winner = __reduce_min_sync(0xffffffffu, lead == best ? uint32_t(id(int(first))) : 0xffffffffu);
+    if (lane == rank) mine = {best, winner};
 #pragma unroll
-    for (int i = 0; i < U::PER_LANE; ++i) own[i] = own[i] == best ? 0 : own[i];
+    for (int i = 0; i < 4 * U::QUADS; ++i) own[i] = uint32_t(id(i)) == winner ? 0 : own[i];
   }
-  // Ascending ids: lane i finds the place of its expert.
+  return mine;
+}
+
+// The same, where few come into question: the T-th best of the lanes' leads is a floor that at least T reach. Those that do
+// are given a lane each and rank each other; `space` is for 32 candidates.
+template <class U, class Id>
+__device__ __forceinline__ Candidate take(uint32_t (&own)[4 * U::QUADS], Id id, Candidate* space) {
+  const int lane = threadIdx.x % 32;
+  uint32_t lead = 0, floor = 0, mask = 0;
+#pragma unroll
+  for (int i = 0; i < 4 * U::QUADS; ++i) lead = ::max(lead, own[i]);
+#pragma unroll
+  for (int rank = 0; rank < U::T; ++rank) {
+    floor = __reduce_max_sync(0xffffffffu, lead);
+    if (lane == __ffs(__ballot_sync(0xffffffffu, lead == floor)) - 1) lead = 0;
+  }
+#pragma unroll
+  for (int i = 0; i < 4 * U::QUADS; ++i) mask |= uint32_t(own[i] >= ::max(floor, 1u)) << i;
+  const int2 count = count_bits(mask);
+  if (count.y > 32) return take_each<U>(own, id);
+  int place = count.x;
+#pragma unroll
+  for (int i = 0; i < 4 * U::QUADS; ++i)
+    if (mask >> i & 1) space[place++] = {own[i], uint32_t(id(i))};
+  __syncwarp();
+  const Candidate mine = space[lane < count.y ? lane : 0];
+  int better = 0;
+#pragma unroll 4
+  for (int other = 0; other < count.y; ++other) better += space[other].before(mine);
+  __syncwarp();
+  if (lane < count.y && better < U::T) space[better] = mine;
+  __syncwarp();
+  return space[lane < U::T ? lane : 0];
+}
+
+// One warp, one token. A lane has QUADS times four neighbouring experts. `space` is shared memory for E + 64 words.
+template <class U>
+__device__ __forceinline__ void choose(const float* scores, const float* bias, int groups, int top_groups, bool normalize,
+                                       float scaling, float* space, int32_t* ids, float* weights) {
+  const int lane = threadIdx.x % 32;
+  const auto id = [&](int i) { return i / 4 * 128 + 4 * lane + i % 4; };
+  float choice[4 * U::QUADS];
+#pragma unroll
+  for (int i = 0; i < 4 * U::QUADS; i += 4) {
+    uint4 score = {}, more = {};
+    if (id(i) < U::E) score = ptx::load16(scores + id(i)), more = ptx::load16_constant(bias + id(i));
+    choice[i] = __uint_as_float(score.x) + __uint_as_float(more.x);
+    choice[i + 1] = __uint_as_float(score.y) + __uint_as_float(more.y);
+    choice[i + 2] = __uint_as_float(score.z) + __uint_as_float(more.z);
+    choice[i + 3] = __uint_as_float(score.w) + __uint_as_float(more.w);
+  }
+  if (groups > 1) {
+#pragma unroll
+    for (int i = 0; i < 4 * U::QUADS; ++i)
+      if (id(i) < U::E) space[id(i)] = choice[i];
+    __syncwarp();
+    keep_groups<U>(space, groups, top_groups);
+#pragma unroll
+    for (int i = 0; i < 4 * U::QUADS; ++i)
+      if (id(i) < U::E) choice[i] = space[id(i)];
+  }
+  uint32_t own[4 * U::QUADS];
+#pragma unroll
+  for (int i = 0; i < 4 * U::QUADS; ++i) own[i] = id(i) < U::E ? key(choice[i]) : 0;
+  const Candidate mine = take<U>(own, id, reinterpret_cast<Candidate*>(space + U::E));
+  const float score = lane < U::T ? ptx::load4f(scores + mine.id) : 0.0f;
   int place = 0;
-#pragma unroll 1
-  for (int other = 0; other < U::T; ++other) place += __shfl_sync(0xffffffffu, mine, other) < mine;
-  const float score = lane < U::T ? ptx::load4f(scores + mine) : 0.0f;
+#pragma unroll
+  for (int other = 0; other < U::T; ++other) place += __shfl_sync(0xffffffffu, mine.id, other) < mine.id;
+  __syncwarp();
+  float* value = space + U::E;
+  if (lane < U::T) value[place] = score;
+  __syncwarp();
   float sum = 0.0f;
-#pragma unroll 1
-  for (int at = 0; at < U::T; ++at) {  // in ascending order of id
-    const uint32_t holder = __ballot_sync(0xffffffffu, lane < U::T && place == at);
-    sum += __shfl_sync(0xffffffffu, score, __ffs(holder) - 1);
-  }
+#pragma unroll
+  for (int i = 0; i < U::T; ++i) sum += value[i];  // in order of id
   if (lane < U::T) {
-    ids[place] = mine;
+    ids[place] = int32_t(mine.id);
     weights[place] = score / (normalize ? sum + 1e-20f : 1.0f) * scaling;
   }
   __syncwarp();
@@ -169,20 +369,22 @@ __device__ __forceinline__ void choose(const float* scores, const float* bias, i
 
 template <class U, class S>
 __device__ __forceinline__ void router(const __nv_bfloat16* x, const __nv_bfloat16* w, const float* bias, int32_t groups,
-                                       int32_t top_groups, int32_t normalize, float scaling, float* partial,
-                                       int32_t* summed, int32_t* scored, float* scores, int32_t* ids, float* weights,
-                                       int M) {
-  route::products<U>(x, w, partial, M);
-  if (!arrive_last(summed + blockIdx.z * U::BLOCKS + blockIdx.x, U::SEGS, S::flag())) return;
-  route::scores<U>(partial, scores, M);
-  if (!arrive_last(scored + blockIdx.z, U::BLOCKS, S::flag())) return;
+                                       int32_t top_groups, int32_t normalize, float scaling, int32_t* arrived,
+                                       float* scores, int32_t* ids, float* weights, int M) {
+  const route::Place<U> place;
+  route::products<U, S>(place, x, w, M);
+  ptx::cluster_sync();
+  route::scores<U, S>(place, scores, M);
+  ptx::cluster_arrive();
+  const int64_t first = place.token + place.rank * U::SHARE;
+  const bool last = first < M && arrive_last(arrived + first, U::BLOCKS, S::flag());
+  ptx::cluster_wait();  // no CTA may leave, or use its shared memory anew, while its sums are read
+  if (!last) return;
   const int warp = threadIdx.x / 32;
-  for (int i = warp; i < U::TOKENS; i += U::THREADS / 32) {
-    const int64_t row = int64_t(blockIdx.z) * U::TOKENS + i;
-    if (row >= M) break;
-    route::choose<U>(scores + row * U::E, bias, groups, top_groups, normalize != 0, scaling, S::choice() + warp * U::E,
-                     ids + row * U::T, weights + row * U::T);
-  }
+  float* space = reinterpret_cast<float*>(S::tile()) + warp * (U::E + 64);
+  for (int64_t row = first + warp; row < first + U::SHARE && row < M; row += U::WARPS)
+    route::choose<U>(scores + row * U::E, bias, groups, top_groups, normalize != 0, scaling, space, ids + row * U::T,
+                     weights + row * U::T);
 }
 
 }  // namespace kd

@@ -99,31 +99,44 @@ __device__ __forceinline__ void rms_norm(const __nv_bfloat16* x, const __nv_bflo
   norm::normalise<U, S>(at, live, row, gains, eps, y);
 }
 
-// h[M, H] += delta[M, H], rounded to bf16; y[M, H] = rms_norm(h) * gain[H]
+// h[M, H] += sum over r of parts[R, M, H], rounded to bf16; y[M, H] = rms_norm(h) * gain[H]
 template <class U, class S>
-__device__ __forceinline__ void add_rms_norm(__nv_bfloat16* h, const __nv_bfloat16* delta, const __nv_bfloat16* gain,
-                                             float eps, __nv_bfloat16* y, int M) {
+__device__ __forceinline__ void add_rms_norm(__nv_bfloat16* h, const __nv_bfloat16* parts, const __nv_bfloat16* gain,
+                                             float eps, __nv_bfloat16* y, int M, int R) {
   const norm::Place<U> at;
   const bool live = at.row < M;
   const norm::Row<U> gains = norm::load_gain<U>(at, gain);
-  norm::Row<U> row, add;
+  norm::Row<U> row, part;
+  float sum[U::VPT][8];
   ptx::grid_dependency_wait();
 #pragma unroll
   for (int i = 0; i < U::VPT; ++i) {
     if (!live || !at.holds(i)) continue;
     row.vec[i] = load8(h, at.row * U::VECS + at.vec(i));
-    add.vec[i] = load8(delta, at.row * U::VECS + at.vec(i));
+    part.vec[i] = load8(parts, at.row * U::VECS + at.vec(i));
+  }
+#pragma unroll
+  for (int i = 0; i < U::VPT; ++i) widen8(part.vec[i], sum[i]);
+#pragma unroll 4
+  for (int64_t rank = 1; rank < R; ++rank) {
+#pragma unroll
+    for (int i = 0; i < U::VPT; ++i) {
+      if (!live || !at.holds(i)) continue;
+      float term[8];
+      widen8(load8(parts, (rank * M + at.row) * U::VECS + at.vec(i)), term);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) sum[i][j] += term[j];
+    }
   }
   ptx::grid_dependency_launch();
 #pragma unroll
   for (int i = 0; i < U::VPT; ++i) {
     if (!live || !at.holds(i)) continue;
-    float sum[8], term[8];
-    widen8(row.vec[i], sum);
-    widen8(add.vec[i], term);
+    float residual[8];
+    widen8(row.vec[i], residual);
 #pragma unroll
-    for (int j = 0; j < 8; ++j) sum[j] += term[j];
-    row.vec[i] = narrow8(sum);
+    for (int j = 0; j < 8; ++j) residual[j] += sum[i][j];
+    row.vec[i] = narrow8(residual);
     store8(h, at.row * U::VECS + at.vec(i), row.vec[i]);
   }
   norm::normalise<U, S>(at, live, row, gains, eps, y);

@@ -5,6 +5,10 @@
 
 namespace kd::ptx {
 
+// The two halves of `cluster_sync`: every thread calls both, with work of its own between them.
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+
 // All threads of all CTAs of the cluster; what they wrote to shared memory before is visible after.
 __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");

@@ -45,4 +45,12 @@ __device__ __forceinline__ uint4 load16_constant(const void* address) {
   return value;
 }
 
+// Adds to a counter of the device; what this thread has seen written before is visible to whoever sees the sum (PTX ISA:
+// memory consistency model, acquire and release patterns).
+__device__ __forceinline__ int32_t add_acquire_release(int32_t* address, int32_t value) {
+  int32_t before;
+  asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], %2;" : "=r"(before) : "l"(address), "r"(value) : "memory");
+  return before;
+}
+
 }  // namespace kd::ptx

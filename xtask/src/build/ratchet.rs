@@ -76,6 +76,18 @@ fn exceeded(ratchets: &Ratchets, rows: &[Row<'_>]) -> Vec<String> {
     faults
 }
 
+/// What `check_committed` would say of a unit whose ratchet allows its registers and no spill.
+#[cfg(test)]
+pub(super) fn faults_of_new(
+    unit: &kernel_gen::Unit,
+    arch: &'static str,
+    report: &super::ptxas::Report,
+) -> Vec<String> {
+    let limit = Limit { registers: report.registers, spill_bytes: 0 };
+    let archs = BTreeMap::from([(arch.to_owned(), BTreeMap::from([(unit.name.clone(), limit)]))]);
+    exceeded(&Ratchets { toolchain: RELEASE.to_owned(), archs }, &[Row { unit, arch, report, bytes: 1 }])
+}
+
 /// Sets the limits of `rows` to what was measured, and drops none.
 pub(crate) fn update(rows: &[Row<'_>]) -> Result<()> {
     let mut ratchets = committed()?;

@@ -135,3 +135,49 @@ fn sass_without_a_declared_instruction_is_refused_and_a_composite_reaches_the_te
         assert!(message.contains(arch.name), "{message}");
     }
 }
+
+const HUNGRY: &str = "\
+/// Needs more registers than its launch leaves it.
+family! { probe, template \"probe.cuh\";
+  dims   { H = hidden }
+  variant a { LIVE = 96 }
+  args   { x: f32[E], y: mut f32[E] }
+  launch { grid E, block 1024 }
+}
+";
+const SPILLS: &str = "\
+#pragma once
+#include \"kd/base.cuh\"
+namespace kd {
+template <class U, class S>
+__device__ void probe(const float* x, float* y, int E) {
+  float live[U::LIVE];
+#pragma unroll
+  for (int i = 0; i < U::LIVE; ++i) live[i] = x[i * E + threadIdx.x];
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < U::LIVE; ++i) y[i * E + threadIdx.x] = live[i] + live[(i * 7 + 3) % U::LIVE];
+}
+}  // namespace kd
+";
+
+#[test]
+fn a_real_spill_is_reported_and_a_second_build_compiles_nothing() {
+    let test = "a_real_spill_is_reported_and_a_second_build_compiles_nothing";
+    let Some(toolchain) = toolchain_or_skip(test) else { return };
+    for arch in &ARCHS {
+        let (folder, family) = folder_with(HUNGRY, SPILLS);
+        let units = expand(&family, &Profile::named("demo-tp1").expect("a profile")).expect("units");
+        let compiler = Compiler::new(toolchain.clone(), folder.path().to_owned(), folder.path().join("out"));
+        let (image, fresh) = compiler.image(&family, &units[0], arch, false).expect("built");
+        assert!(fresh && image.report.spill_bytes > 0, "{}: {:?}", arch.name, image.report);
+        let faults = super::ratchet::faults_of_new(&units[0], arch.name, &image.report);
+        assert!(faults.iter().any(|fault| fault.contains("spilled bytes, ratchet 0")), "{faults:?}");
+        let (again, fresh) = compiler.image(&family, &units[0], arch, false).expect("found");
+        assert!(!fresh && again.cubin == image.cubin, "{}: compiled twice", arch.name);
+        // Any change of what the image is made from is a change of its key.
+        let template = folder.path().join("probe.cuh");
+        fs::write(&template, SPILLS.replace("* 7 + 3", "* 5 + 3")).expect("written");
+        assert!(compiler.image(&family, &units[0], arch, false).expect("built").1, "{}", arch.name);
+    }
+}

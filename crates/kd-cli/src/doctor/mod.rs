@@ -5,6 +5,7 @@ mod disk;
 mod gpu;
 mod kernels;
 mod memory;
+mod run_kernels;
 
 use std::io::{Write, stdout};
 
@@ -47,36 +48,52 @@ impl Finding {
     }
 }
 
-pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
-    let model = args.model.clone().or_else(|| models::demo_pair().map(|demo| demo.join("target")));
-    let mut findings = vec![cpu::features(), memory::available()];
-    findings.push(match &model {
-        Some(dir) => disk::speed(dir),
-        None => Finding::note("disk", "not measured: no model folder; name one with --model DIR"),
-    });
-    findings.extend(gpu::driver_and_gpus());
-    findings.push(gpu::libraries());
-    findings.extend(kernels::bundles());
-    print(args, &findings)?;
-    let bad = findings.iter().filter(|finding| finding.verdict == Verdict::Bad).count();
-    anyhow::ensure!(bad == 0, "{bad} of {} checks failed", findings.len());
-    Ok(())
+/// What was found so far. Text is printed as it comes, since some checks take a while; JSON is one array at the end.
+struct Report {
+    json: bool,
+    findings: Vec<Finding>,
 }
 
-fn print(args: &DoctorArgs, findings: &[Finding]) -> anyhow::Result<()> {
-    let mut out = stdout().lock();
+impl Report {
+    fn add(&mut self, finding: Finding) -> anyhow::Result<()> {
+        if !self.json {
+            let mark = match finding.verdict {
+                Verdict::Ok => "ok  ",
+                Verdict::Note => "note",
+                Verdict::Bad => "BAD ",
+            };
+            writeln!(stdout(), "{mark}  {:9} {}", finding.what, finding.text)?;
+        }
+        self.findings.push(finding);
+        Ok(())
+    }
+
+    fn extend(&mut self, findings: impl IntoIterator<Item = Finding>) -> anyhow::Result<()> {
+        findings.into_iter().try_for_each(|finding| self.add(finding))
+    }
+}
+
+pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
+    let model = args.model.clone().or_else(|| models::demo_pair().map(|demo| demo.join("target")));
+    let mut report = Report { json: args.json, findings: Vec::new() };
+    report.extend([cpu::features(), memory::available()])?;
+    report.add(match &model {
+        Some(dir) => disk::speed(dir),
+        None => Finding::note("disk", "not measured: no model folder; name one with --model DIR"),
+    })?;
+    report.extend(gpu::driver_and_gpus())?;
+    report.add(gpu::libraries())?;
+    report.extend(kernels::bundles())?;
+    if args.kernels {
+        run_kernels::check_all(&mut report)?;
+    }
+    let findings = report.findings;
     if args.json {
-        serde_json::to_writer(&mut out, findings)?;
+        let mut out = stdout().lock();
+        serde_json::to_writer(&mut out, &findings)?;
         writeln!(out)?;
-        return Ok(());
     }
-    for Finding { verdict, what, text } in findings {
-        let mark = match verdict {
-            Verdict::Ok => "ok  ",
-            Verdict::Note => "note",
-            Verdict::Bad => "BAD ",
-        };
-        writeln!(out, "{mark}  {what:9} {text}")?;
-    }
+    let bad = findings.iter().filter(|finding| finding.verdict == Verdict::Bad).count();
+    anyhow::ensure!(bad == 0, "{bad} of {} checks failed", findings.len());
     Ok(())
 }

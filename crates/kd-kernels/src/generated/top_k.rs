@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "top_k",
-    contract: "ee7ea5fcc60c105e",
+    contract: "9e43d85d2ffbea3c",
     variants: &["c4096"],
     cooperative: false,
     pdl: true,

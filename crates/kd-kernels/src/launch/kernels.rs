@@ -1,7 +1,6 @@
 //! The kernels of one device and profile.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
+use super::residency::Residency;
 use super::select::choose;
 use super::{Choice, Family, KernelError, LoadedUnit, Selection};
 use crate::bundle::Row;
@@ -12,7 +11,7 @@ use crate::{Bundle, Device, Search};
 pub struct Kernels {
     device: Device,
     bundle: Bundle,
-    frozen: AtomicBool,
+    residency: Option<Residency>,
 }
 
 /// The loaded units of one family and one set of dimensions, preferred first.
@@ -49,12 +48,22 @@ impl Kernels {
             let what = format!("holds SASS for {}, but {} is {}", header.arch, device.name(), device.arch());
             return Err(KernelError::BadBundle { path: bundle.path().to_owned(), what });
         }
-        Ok(Self { device: device.clone(), bundle, frozen: AtomicBool::new(false) })
+        Ok(Self { device: device.clone(), bundle, residency: None })
     }
 
-    /// Refuses to load anything from here on: after warm-up nothing may allocate or compile.
+    /// These kernels, with as many CTAs on an SM as they would have on the architecture of `other`, a bundle of the same
+    /// profile: shared memory that a launch does not use keeps the rest away. For measuring; results do not change.
+    ///
+    /// # Errors
+    /// An architecture whose limits are not known, a driver that does not tell those of this device.
+    pub fn at_residency_of(self, other: &Bundle) -> Result<Self, KernelError> {
+        let residency = Some(Residency::new(&self.device, other)?);
+        Ok(Self { residency, ..self })
+    }
+
+    /// Ends the warm-up of the device: see [`Device::freeze`].
     pub fn freeze(&self) {
-        self.frozen.store(true, Ordering::Release);
+        self.device.freeze();
     }
 
     /// The bundle.
@@ -64,13 +73,12 @@ impl Kernels {
 
     /// Loads every variant of `family` for `dims`.
     pub(crate) fn load(&self, family: &Family, dims: &[(&str, i64)]) -> Result<Units, KernelError> {
-        if self.frozen.load(Ordering::Acquire) {
-            return Err(KernelError::Frozen { family: family.name });
-        }
+        self.device.warming_up(|| format!("loading {}", family.name))?;
         let rows = matching(&self.bundle, family, dims)?;
         let arch = &self.bundle.header().arch;
         let load = |(variant, row): (&'static str, &Row)| {
-            LoadedUnit::load(&self.device, arch, row, variant, self.bundle.image(row)?)
+            let smem = self.residency.as_ref().map_or(Ok(row.smem), |residency| residency.smem(row))?;
+            LoadedUnit::load(&self.device, arch, row, variant, smem, self.bundle.image(row)?)
         };
         let units = rows.into_iter().map(load).collect::<Result<_, _>>()?;
         Ok(Units { family: family.name, units, description: *family })

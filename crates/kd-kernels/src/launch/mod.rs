@@ -5,6 +5,7 @@ mod geometry;
 mod int4;
 mod kernels;
 mod params;
+mod residency;
 mod select;
 mod shapes;
 mod tensor;

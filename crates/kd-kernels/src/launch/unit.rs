@@ -19,6 +19,8 @@ const SMEM_WITHOUT_OPT_IN: u32 = 48 * 1024;
 pub struct LoadedUnit {
     row: Row,
     variant: &'static str,
+    /// Shared memory of a launch, at least that of the row.
+    smem: u32,
     function: sys::CUfunction,
     module: sys::CUmodule,
     context: Arc<CudaContext>,
@@ -31,12 +33,13 @@ unsafe impl Send for LoadedUnit {}
 unsafe impl Sync for LoadedUnit {}
 
 impl LoadedUnit {
-    /// Loads `image`, the SASS or PTX that `row` describes.
+    /// Loads `image`, the SASS or PTX that `row` describes, for launches with `smem` bytes of shared memory.
     pub(super) fn load(
         device: &Device,
         arch: &str,
         row: &Row,
         variant: &'static str,
+        smem: u32,
         image: &[u8],
     ) -> Result<Self, KernelError> {
         let context = device.context().clone();
@@ -50,6 +53,7 @@ impl LoadedUnit {
         let mut unit = Self {
             row: row.clone(),
             variant,
+            smem,
             function: std::ptr::null_mut(),
             module,
             context: context.clone(),
@@ -60,9 +64,9 @@ impl LoadedUnit {
         })?;
         // SAFETY: `module` was loaded above and lives as long as `unit`.
         unit.function = unsafe { result::module::get_function(module, entry) }.map_err(failed)?;
-        if row.smem > SMEM_WITHOUT_OPT_IN {
+        if smem > SMEM_WITHOUT_OPT_IN {
             let limit = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            let bytes = i32::try_from(row.smem).unwrap_or(i32::MAX);
+            let bytes = i32::try_from(smem).unwrap_or(i32::MAX);
             // SAFETY: the function belongs to the module above; the driver refuses a size it cannot give.
             unsafe { sys::cuFuncSetAttribute(unit.function, limit, bytes) }.result().map_err(failed)?;
         }
@@ -124,7 +128,7 @@ impl LoadedUnit {
             blockDimX: self.row.block,
             blockDimY: 1,
             blockDimZ: 1,
-            sharedMemBytes: self.row.smem,
+            sharedMemBytes: self.smem,
             hStream: stream.cuda().cu_stream(),
             attrs: attributes.as_mut_ptr(),
             numAttrs: u32::try_from(attributes.len()).unwrap_or_default(),

@@ -14,7 +14,10 @@ use crate::{Choice, Device, KernelError, Kernels, Stream, TensorRef};
 
 const EPS: f32 = 1e-5;
 
-/// Both families; the fused form must be bitwise an add followed by the norm.
+/// Ranks whose partial sums the fused form adds: one, and enough that the order of the sum shows.
+const PARTS: [usize; 2] = [1, 4];
+
+/// Both families; the fused form must be bitwise an add in rank order followed by the norm.
 pub(super) fn check(
     device: &Device,
     kernels: &Kernels,
@@ -23,10 +26,25 @@ pub(super) fn check(
 ) -> Result<Vec<Outcome>, Failure> {
     let mut outcomes = Vec::new();
     let most = rows.iter().copied().max().unwrap_or_default();
-    for row in units(kernels, "rms_norm").chain(units(kernels, "add_rms_norm")) {
-        outcomes.extend(verify(&Norm::new(device, kernels, row, most, seed)?, rows)?);
+    for row in units(kernels, "rms_norm") {
+        outcomes.extend(verify(&Norm::new(device, kernels, row, 0, most, seed)?, rows)?);
+    }
+    for row in units(kernels, "add_rms_norm") {
+        for parts in PARTS {
+            outcomes.extend(verify(&Norm::new(device, kernels, row, parts, most, seed)?, rows)?);
+        }
     }
     Ok(outcomes)
+}
+
+/// Partial sums of `ranks` ranks, of which two large ones cancel, so that the order of the sum shows.
+fn partial_sums(ranks: usize, count: usize, random: &mut Random) -> Vec<Vec<bf16>> {
+    let mut parts: Vec<Vec<bf16>> = (0..ranks).map(|_| random.values(count, 1.0)).collect();
+    if let [_, large, .., last] = &mut parts[..] {
+        *large = random.values(count, 3e7);
+        *last = large.iter().map(|value| -*value).collect();
+    }
+    parts
 }
 
 struct Norm {
@@ -37,7 +55,8 @@ struct Norm {
     fused: Option<add_rms_norm::AddRmsNorm>,
     width: usize,
     x: Vec<bf16>,
-    delta: Vec<bf16>,
+    /// The partial sums of each rank; none for the plain norm.
+    parts: Vec<Vec<bf16>>,
     gain: CudaSlice<bf16>,
     gain_values: Vec<f32>,
 }
@@ -46,7 +65,7 @@ struct Memory {
     rows: usize,
     /// Input, and the residual stream of the fused form.
     h: Output<bf16>,
-    delta: CudaSlice<bf16>,
+    parts: CudaSlice<bf16>,
     y: Output<bf16>,
 }
 
@@ -55,11 +74,12 @@ impl Norm {
         device: &Device,
         kernels: &Kernels,
         row: &Row,
+        parts: usize,
         rows: usize,
         seed: u64,
     ) -> Result<Self, KernelError> {
         let (h, width) = row.dim("H")?;
-        let fused = row.family == "add_rms_norm";
+        let fused = parts > 0;
         let stream = device.stream()?;
         let mut random = Random::new(seed);
         let gain = random.values(width, 2.0);
@@ -68,11 +88,11 @@ impl Norm {
             fused: fused
                 .then(|| add_rms_norm::AddRmsNorm::load(kernels, add_rms_norm::Dims { h }))
                 .transpose()?,
-            unit: row.unit.clone(),
+            unit: if parts > 1 { format!("{}, {parts} ranks", row.unit) } else { row.unit.clone() },
             variant: row.variant.clone(),
             width,
             x: random.values(rows * width, 3.0),
-            delta: random.values(rows * width, 1.0),
+            parts: partial_sums(parts, rows * width, &mut random),
             gain: upload(&stream, &gain)?,
             gain_values: gain.iter().map(|value| value.to_f32()).collect(),
             stream,
@@ -91,11 +111,10 @@ impl Norm {
     /// What the residual stream must hold: the rounded sum, or the input.
     fn residual(&self, order: &[usize]) -> Vec<bf16> {
         let x = gather(&self.x, self.width, order);
-        if self.fused.is_none() {
-            return x;
-        }
-        let delta = gather(&self.delta, self.width, order);
-        x.iter().zip(delta).map(|(x, delta)| bf16::from_f32(x.to_f32() + delta.to_f32())).collect()
+        let parts: Vec<Vec<bf16>> = self.parts.iter().map(|part| gather(part, self.width, order)).collect();
+        let Some((first, rest)) = parts.split_first() else { return x };
+        let sum = |i: usize| rest.iter().fold(first[i].to_f32(), |sum, part| sum + part[i].to_f32());
+        x.iter().enumerate().map(|(i, x)| bf16::from_f32(x.to_f32() + sum(i))).collect()
     }
 }
 
@@ -112,10 +131,12 @@ impl Subject for Norm {
 
     fn memory(&self, order: &[usize]) -> Result<Memory, KernelError> {
         let (stream, rows, width) = (&self.stream, order.len(), self.width);
+        let mut parts: Vec<bf16> = self.parts.iter().flat_map(|part| gather(part, width, order)).collect();
+        parts.resize(parts.len().max(1), bf16::ZERO);
         Ok(Memory {
             rows,
             h: Output::holding(stream, &gather(&self.x, width, order), rows, width)?,
-            delta: upload(stream, &gather(&self.delta, width, order))?,
+            parts: upload(stream, &parts)?,
             y: Output::poisoned(stream, rows, width)?,
         })
     }
@@ -127,7 +148,11 @@ impl Subject for Norm {
         };
         let args = add_rms_norm::Args {
             h: memory.h.tensor(stream, shape)?,
-            delta: TensorRef::new(stream, memory.delta.as_view(), shape)?,
+            parts: TensorRef::new(
+                stream,
+                memory.parts.as_view(),
+                [self.parts.len(), memory.rows, self.width],
+            )?,
             gain: TensorRef::new(stream, self.gain.as_view(), [self.width])?,
             eps: EPS,
             y: memory.y.tensor(stream, shape)?,
@@ -165,7 +190,7 @@ impl Subject for Norm {
     }
 
     fn bytes(&self, rows: usize) -> usize {
-        let passes = if self.fused.is_some() { 4 } else { 2 };
+        let passes = if self.fused.is_some() { 3 + self.parts.len() } else { 2 };
         (passes * rows * self.width + self.width) * size_of::<bf16>()
     }
 }

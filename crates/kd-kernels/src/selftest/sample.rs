@@ -2,9 +2,9 @@
 
 use cudarc::driver::CudaSlice;
 use kd_sample::noise::gumbel;
-use kd_sample::{History, Sampler, SamplingParams};
+use kd_sample::{History, Sampler, SamplingParams, cut_key};
 
-use super::top_k::logits;
+use super::top_k::{DIFFICULT, logits};
 use super::{Failure, Outcome, Output, Random, Subject, Written, gather, units, upload, verify};
 use crate::bundle::Row;
 use crate::families::sample;
@@ -43,6 +43,9 @@ struct Sample {
     seed: Vec<u64>,
     position: Vec<u64>,
     choice: Vec<u32>,
+    /// Entries that the draw may take; 0 for all.
+    top_k: Vec<u32>,
+    cut: Vec<u64>,
     /// Token and score of each input row; `None` where the specification refuses it.
     expected: Vec<Option<(u32, f64)>>,
 }
@@ -53,6 +56,7 @@ struct Memory {
     seed: CudaSlice<u64>,
     position: CudaSlice<u64>,
     choice: CudaSlice<u32>,
+    cut: CudaSlice<u64>,
     found: Output<f64>,
     arrived: Output<i32>,
     tokens: Output<i32>,
@@ -81,17 +85,29 @@ impl Sample {
             // Some beyond 32 bits.
             position: (0..rows).map(|i| random.bits() >> (20 + i % 40)).collect(),
             choice: (0..rows).map(|_| random.below(1 << 20) as u32).collect(),
+            top_k: (0..rows).map(|i| if i % 3 == 1 { 1 + random.below(80) as u32 } else { 0 }).collect(),
+            cut: Vec::new(),
             expected: Vec::new(),
         };
+        case.cut = (0..rows).map(|input| case.last_kept(input)).collect();
         let mut sampler = Sampler::new();
         case.expected = (0..rows).map(|input| case.specified(&mut sampler, input)).collect();
         Ok(case)
     }
 
+    /// The key of the last entry that `top_k` keeps.
+    fn last_kept(&self, input: usize) -> u64 {
+        let row = &self.rows[input % DISTINCT];
+        let mut keys: Vec<u64> = (0..).zip(row).map(|(id, logit)| cut_key(*logit, id)).collect();
+        let last = (self.top_k[input] as usize).checked_sub(1).filter(|last| *last < keys.len());
+        last.map_or(0, |last| *keys.select_nth_unstable_by(last, |a, b| b.cmp(a)).1)
+    }
+
     fn specified(&self, sampler: &mut Sampler, input: usize) -> Option<(u32, f64)> {
         let (temperature, seed) = (self.temperature[input], self.seed[input]);
         let (position, choice) = (self.position[input], self.choice[input]);
-        let params = SamplingParams { temperature, seed, ..SamplingParams::default() };
+        let top_k = self.top_k[input];
+        let params = SamplingParams { temperature, top_k, seed, ..SamplingParams::default() };
         let row = &self.rows[input % DISTINCT];
         let token = sampler.choose(row, &History::default(), &params, position, choice).ok()?.token;
         let logit = f64::from(row[token as usize]);
@@ -120,6 +136,7 @@ impl Subject for Sample {
             seed: upload(stream, &gather(&self.seed, 1, order))?,
             position: upload(stream, &gather(&self.position, 1, order))?,
             choice: upload(stream, &gather(&self.choice, 1, order))?,
+            cut: upload(stream, &gather(&self.cut, 1, order))?,
             found: Output::poisoned(stream, rows, self.vocab.div_ceil(CHUNK) * 2)?,
             arrived: Output::holding(stream, &vec![0; rows], rows, 1)?,
             tokens: Output::poisoned(stream, rows, 1)?,
@@ -136,6 +153,7 @@ impl Subject for Sample {
             seed: TensorRef::new(stream, memory.seed.as_view(), [rows])?,
             position: TensorRef::new(stream, memory.position.as_view(), [rows])?,
             choice: TensorRef::new(stream, memory.choice.as_view(), [rows])?,
+            cut: TensorRef::new(stream, memory.cut.as_view(), [rows])?,
             found: memory.found.tensor(stream, [rows, self.vocab.div_ceil(CHUNK), 2])?,
             arrived: memory.arrived.tensor(stream, [rows])?,
             tokens: memory.tokens.tensor(stream, [rows])?,
@@ -177,9 +195,16 @@ impl Subject for Sample {
         Ok(0.0)
     }
 
+    fn timed(&self, rows: usize) -> Vec<usize> {
+        let usual = |input: &usize| (0.5..2.0).contains(&self.temperature[*input]);
+        let ordinary = |input: &usize| input % DISTINCT >= DIFFICULT && usual(input);
+        let inputs: Vec<usize> = (0..self.temperature.len()).filter(ordinary).collect();
+        if inputs.is_empty() { (0..rows).collect() } else { inputs.into_iter().cycle().take(rows).collect() }
+    }
+
     fn bytes(&self, rows: usize) -> usize {
         rows * (self.vocab * size_of::<f32>()
-            + 3 * size_of::<u64>()
+            + 4 * size_of::<u64>()
             + 2 * size_of::<i32>()
             + size_of::<f64>())
     }

@@ -12,6 +12,8 @@ const K: usize = 64;
 const CHUNK: usize = 4096;
 /// Different rows of logits; launches with more repeat them.
 const DISTINCT: usize = 40;
+/// The first kinds of [`logits`] are difficult on purpose.
+pub(super) const DIFFICULT: usize = 11;
 /// How far a log-probability may be: sums of up to 2^18 f32 terms in another order, and one f32 rounding.
 const LOGPROB: f32 = 2e-5;
 const RANK: usize = 3;
@@ -189,6 +191,10 @@ impl Subject for TopK {
     fn judge(&self, order: &[usize], written: &[Written]) -> Result<f64, String> {
         order.iter().enumerate().try_for_each(|(i, input)| self.judge_row(*input, written, i))?;
         Ok(0.0)
+    }
+
+    fn timed(&self, rows: usize) -> Vec<usize> {
+        (DIFFICULT..DISTINCT).cycle().take(rows).collect()
     }
 
     fn bytes(&self, rows: usize) -> usize {

@@ -1,5 +1,7 @@
 //! Kernels against their CPU operation, where there is a GPU.
 
+mod ranks;
+
 use half::bf16;
 use kd_kernels::families::rms_norm;
 use kd_kernels::{
@@ -21,14 +23,19 @@ macro_rules! checks {
 
 checks! {
     norms_match_the_cpu_at_k26_sizes: "norms" at "k26-tp8";
+    norms_match_the_cpu_at_k26_tp1_sizes: "norms" at "k26-tp1";
     norms_match_the_cpu_at_demo_sizes: "norms" at "demo-tp1";
     embed_matches_the_cpu_at_k26_sizes: "embed" at "k26-tp8";
+    embed_matches_the_cpu_at_k26_tp1_sizes: "embed" at "k26-tp1";
     embed_matches_the_cpu_at_demo_sizes: "embed" at "demo-tp1";
     silu_mul_matches_the_cpu_at_k26_sizes: "silu_mul" at "k26-tp8";
+    silu_mul_matches_the_cpu_at_k26_tp1_sizes: "silu_mul" at "k26-tp1";
     silu_mul_matches_the_cpu_at_demo_sizes: "silu_mul" at "demo-tp1";
     top_k_matches_the_cpu_at_k26_sizes: "top_k" at "k26-tp8";
+    top_k_matches_the_cpu_at_k26_tp1_sizes: "top_k" at "k26-tp1";
     top_k_matches_the_cpu_at_demo_sizes: "top_k" at "demo-tp1";
     sample_matches_the_cpu_at_k26_sizes: "sample" at "k26-tp8";
+    sample_matches_the_cpu_at_k26_tp1_sizes: "sample" at "k26-tp1";
     sample_matches_the_cpu_at_demo_sizes: "sample" at "demo-tp1";
     dense_matches_the_cpu_at_k26_sizes: "dense" at "k26-tp8";
     dense_matches_the_cpu_at_demo_sizes: "dense" at "demo-tp1";
@@ -48,9 +55,6 @@ fn a_wrong_shape_is_refused_before_the_launch() {
     assert_eq!(message, "rms_norm: axis 0 of `gain` is 256, but H = 512");
     let missing = rms_norm::RmsNorm::load(&kernels, rms_norm::Dims { h: 640 });
     assert!(matches!(missing, Err(KernelError::NoUnit { .. })), "{missing:?}");
-    kernels.freeze();
-    let frozen = rms_norm::RmsNorm::load(&kernels, rms_norm::Dims { h: 512 });
-    assert!(matches!(frozen, Err(KernelError::Frozen { .. })), "{frozen:?}");
 }
 
 fn launch(
@@ -123,9 +127,44 @@ fn a_graph_replays_its_launches_on_new_inputs() {
         assert_eq!(&graph.resources().y.read(&stream).expect("read"), expected);
     }
     // The stream is of use after a capture that failed.
-    let refused = KernelError::Frozen { family: "rms_norm" };
+    let refused = KernelError::Frozen { what: "a test".to_owned() };
     let failed = stream.capture(refused.clone(), |_, refused| Err(refused.clone()));
     assert_eq!(failed.map(drop), Err(refused));
     graph.launch().expect("launched");
     stream.synchronize().expect("finished");
+}
+
+#[test]
+fn a_frozen_device_replays_graphs_and_refuses_what_would_allocate() {
+    let test = "a_frozen_device_replays_graphs_and_refuses_what_would_allocate";
+    let Some((device, kernels)) = testing::kernels_or_skip(test, "k26-tp8") else { return };
+    let stream = device.stream().expect("a stream");
+    let captured = || Captured {
+        norm: rms_norm::RmsNorm::load(&kernels, rms_norm::Dims { h: SHAPE[1] as i64 }).expect("loaded"),
+        x: Buffer::new(&stream, &[bf16::ONE; SHAPE[0] * SHAPE[1]]).expect("memory"),
+        gain: Buffer::new(&stream, &[bf16::ONE; SHAPE[1]]).expect("memory"),
+        y: Buffer::new(&stream, &[bf16::ZERO; SHAPE[0] * SHAPE[1]]).expect("memory"),
+    };
+    let spare = captured();
+    let graph = stream.capture(captured(), record).expect("captured");
+    graph.launch().expect("launched");
+    stream.synchronize().expect("finished");
+    kernels.freeze();
+    let free = || device.context().mem_get_info().expect("memory").0;
+    let before = free();
+    let input = [bf16::ONE; SHAPE[0] * SHAPE[1]];
+    for _ in 0..100 {
+        graph.resources().x.write(&stream, &input).expect("written");
+        graph.launch().expect("launched");
+    }
+    graph.resources().y.read(&stream).expect("read");
+    assert_eq!(free(), before, "serving allocated");
+    let refused = [
+        rms_norm::RmsNorm::load(&kernels, rms_norm::Dims { h: SHAPE[1] as i64 }).map(drop),
+        Buffer::new(&stream, &input).map(drop),
+        stream.capture(spare, record).map(drop),
+    ];
+    for refused in refused {
+        assert!(matches!(refused, Err(KernelError::Frozen { .. })), "{refused:?}");
+    }
 }
