@@ -1,0 +1,128 @@
+// The K best of the entries of a CTA.
+//
+// An entry is one integer, (logit in an order-preserving form, complement of the token), so entries differ and compare as
+// the result is ordered. Each warp takes the (K / WARPS)-th best of its lanes' leads, and the least of these is a floor that
+// at least K entries reach. What reaches it is pooled, and each pooled entry finds its rank by counting. No result depends
+// on the order in which threads arrive.
+#pragma once
+
+#include "kd/base.cuh"
+
+namespace kd {
+
+// Larger for larger values; 0 for what is no token: NaN and -inf.
+__device__ __forceinline__ uint32_t ordered(float logit) {
+  if (!(logit > -INFINITY)) return 0;
+  const uint32_t bits = __float_as_uint(logit + 0.0f);  // -0 becomes +0
+  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+__device__ __forceinline__ float logit_of(uint64_t entry) {
+  const uint32_t bits = uint32_t(entry >> 32);
+  return __uint_as_float(bits & 0x80000000u ? bits ^ 0x80000000u : ~bits);
+}
+
+__device__ __forceinline__ uint64_t entry_of(float logit, uint32_t token) {
+  const uint32_t high = ordered(logit);
+  return high == 0 ? 0 : uint64_t(high) << 32 | uint32_t(~token);
+}
+
+namespace pick {
+
+// Pools this thread's entries that reach `floor`; those beyond POOL are counted only. Called by whole warps.
+template <class U, class S, int COUNT, class Entry>
+__device__ __forceinline__ void pool(Entry entry, uint64_t floor) {
+  uint32_t mine = 0;
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) mine |= uint32_t(entry(i) >= floor) << i;
+  const int lane = threadIdx.x % 32;
+  int before = 0, all = 0;  // in the lanes before this one, and in the warp
+#pragma unroll
+  for (int bit = 0; bit < 6; ++bit) {
+    const uint32_t lanes = __ballot_sync(0xffffffffu, __popc(mine) >> bit & 1);
+    before += __popc(lanes & ((1u << lane) - 1)) << bit;
+    all += __popc(lanes) << bit;
+  }
+  if (all == 0) return;
+  int base = 0;
+  if (lane == 0) base = atomicAdd(S::count(), all);
+  int slot = __shfl_sync(0xffffffffu, base, 0) + before;
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) {
+    if (!(mine >> i & 1)) continue;
+    if (slot < U::POOL) S::pool()[slot] = entry(i);
+    ++slot;
+  }
+}
+
+// The K-th best lead exactly: at most K threads' entries reach it. For rows whose best lie close together.
+template <class U, class S>
+__device__ __forceinline__ uint64_t exact_floor(uint64_t lead) {
+  S::lead()[threadIdx.x] = lead;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    S::count()[0] = 0;
+    S::pool()[0] = 1;  // stays so if fewer than K threads have an entry
+  }
+  int rank = 0;
+#pragma unroll 8
+  for (int i = 0; i < U::THREADS; ++i) rank += int(S::lead()[i] > lead);
+  __syncthreads();
+  // Entries differ, so only threads without one can share a rank.
+  if (rank == U::K - 1 && lead != 0) S::pool()[0] = lead;
+  __syncthreads();
+  const uint64_t floor = S::pool()[0];
+  __syncthreads();
+  return floor;
+}
+
+}  // namespace pick
+
+// Calls `emit(rank, entry)` for the K best of `entry(0 .. COUNT)` of all threads, with entry 0 where there are fewer.
+// Called by the whole CTA; COUNT is at most 32, and entry 0 is none.
+template <class U, class S, int COUNT, class Entry, class Emit>
+__device__ __forceinline__ void select(Entry entry, Emit emit) {
+  static_assert(COUNT <= 32 && U::POOL >= U::K * COUNT, "one bit an entry, and room for K threads");
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  uint64_t lead = 0;
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) lead = entry(i) > lead ? entry(i) : lead;
+  uint32_t high = uint32_t(lead >> 32), best = 0;
+#pragma unroll 1
+  for (int i = 0; i < U::K / U::WARPS; ++i) {
+    best = __reduce_max_sync(0xffffffffu, high);
+    if (lane == __ffs(__ballot_sync(0xffffffffu, high == best)) - 1) high = 0;
+  }
+  if (lane == 0) S::floor()[warp] = best;
+  if (threadIdx.x == 0) S::count()[0] = 0;
+  __syncthreads();
+  uint32_t floor = S::floor()[0];
+#pragma unroll
+  for (int i = 1; i < U::WARPS; ++i) floor = ::min(floor, S::floor()[i]);
+  pick::pool<U, S, COUNT>(entry, floor == 0 ? 1 : uint64_t(floor) << 32);
+  __syncthreads();
+  int pooled = S::count()[0];
+  if (pooled > U::POOL) {
+    pick::pool<U, S, COUNT>(entry, pick::exact_floor<U, S>(lead));
+    __syncthreads();
+    pooled = S::count()[0];
+  }
+  // Two threads an entry. What lies between the pooled and the next multiple of four must not count.
+  if (threadIdx.x < 4) S::pool()[pooled + threadIdx.x] = 0;
+  if (int(threadIdx.x) >= pooled && threadIdx.x < U::K) emit(int(threadIdx.x), uint64_t(0));
+  __syncthreads();
+  for (int base = 0; base < pooled; base += U::THREADS / 2) {
+    const int i = base + int(threadIdx.x) / 2;
+    const uint64_t mine = i < pooled ? S::pool()[i] : ~uint64_t(0);
+    int better = 0;
+#pragma unroll 4
+    for (int j = threadIdx.x % 2 * 2; j < pooled; j += 4) {
+      const ulonglong2 two = *reinterpret_cast<const ulonglong2*>(S::pool() + j);
+      better += int(two.x > mine) + int(two.y > mine);
+    }
+    better += __shfl_xor_sync(0xffffffffu, better, 1);
+    if (i < pooled && better < U::K && threadIdx.x % 2 == 0) emit(better, mine);
+  }
+}
+
+}  // namespace kd
