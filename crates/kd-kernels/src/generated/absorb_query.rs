@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "absorb_query",
-    contract: "1730603e73ab511b",
+    contract: "cbe64f97a368b8dc",
     variants: &["n8", "n64"],
     cooperative: false,
     pdl: true,

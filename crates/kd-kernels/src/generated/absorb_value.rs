@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "absorb_value",
-    contract: "e653b2408911f996",
+    contract: "e5ed61ef03e65a0d",
     variants: &["n8", "n64"],
     cooperative: false,
     pdl: true,

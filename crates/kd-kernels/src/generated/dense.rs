@@ -6,8 +6,8 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "dense",
-    contract: "c96e27ba700a59ce",
-    variants: &["n8", "n16", "n64", "n88"],
+    contract: "f10cc972c3d03355",
+    variants: &["n8", "n16", "n32", "n40", "n64", "n88"],
     cooperative: false,
     pdl: true,
 };
@@ -91,17 +91,21 @@ fn eligible(variant: &str, _: Dims, _m: i64, n: i64) -> Option<bool> {
         match variant {
             "n8" => arith::rem(n, 4)? == 0,
             "n16" => arith::rem(n, 4)? == 0,
+            "n32" => arith::rem(n, 4)? == 0,
+            "n40" => arith::rem(n, 4)? == 0,
             "n64" => arith::rem(n, 4)? == 0,
             "n88" => arith::rem(n, 4)? == 0,
             _ => true,
         },
     )
 }
-fn preferred(variant: &str, _: Dims, m: i64, _n: i64) -> Option<bool> {
+fn preferred(variant: &str, _: Dims, m: i64, n: i64) -> Option<bool> {
     Some(
         match variant {
             "n8" => m <= 8,
-            "n16" => m <= 16,
+            "n16" => m <= 16 && n > 0,
+            "n32" => m <= 64 && n <= 4096,
+            "n40" => m <= 40,
             "n64" => m <= 64,
             _ => true,
         },

@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "lm_head",
-    contract: "86fc6511e3830f6b",
+    contract: "5dabbc6ccb4a881b",
     variants: &["n8", "n16", "n64"],
     cooperative: false,
     pdl: true,

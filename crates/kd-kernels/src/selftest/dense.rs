@@ -1,10 +1,15 @@
 //! `dense` against `kd_tensor::linear`.
 
+use std::collections::BTreeMap;
+
 use cudarc::driver::CudaSlice;
 use half::bf16;
 use kd_tensor::{Bf16Matrix, Matrix, Pool, linear};
 
-use super::{Bound, Failure, Outcome, Output, Random, Subject, Written, gather, units, upload, verify};
+use super::{
+    Bound, Failure, Outcome, Output, Random, Subject, Written, first_difference, gather, units, upload,
+    verify,
+};
 use crate::bundle::Row;
 use crate::families::dense;
 use crate::{Choice, Device, KernelError, Kernels, Stream, TensorRef};
@@ -26,8 +31,19 @@ pub(super) fn check(
 ) -> Result<Vec<Outcome>, Failure> {
     let mut outcomes = Vec::new();
     let most = rows.iter().copied().max().unwrap_or_default();
+    // What the first variant of each K wrote.
+    let mut first: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
     for row in units(kernels, "dense") {
-        outcomes.extend(verify(&Dense::new(device, kernels, row, most, seed)?, rows)?);
+        let subject = Dense::new(device, kernels, row, most, seed)?;
+        outcomes.extend(verify(&subject, rows)?);
+        let mut memory = subject.memory(&(0..most).collect::<Vec<_>>())?;
+        subject.launch(&mut memory)?;
+        let written = memory.y.written(&subject.stream, "y")?.bytes;
+        let wanted = first.entry(subject.k).or_insert_with(|| written.clone());
+        if let Some(byte) = first_difference(wanted, &written) {
+            let what = format!("byte {byte} of `y` is another than in the first variant of this K");
+            return Err(Failure::Wrong { unit: subject.unit, rows: most, what });
+        }
     }
     Ok(outcomes)
 }
