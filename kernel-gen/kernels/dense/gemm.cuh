@@ -36,43 +36,55 @@ struct Shape {
   __host__ __device__ static constexpr int first(int segment) {
     return (segment < U::SEGS ? segment * ((U::K + 63) / 64) / U::SEGS : (U::K + 63) / 64) * (64 / U::STEP);
   }
+  static constexpr bool EVEN = (U::K + 63) / 64 % U::SEGS == 0 && U::GROUPS * U::RUN * U::CTAS == U::SEGS;
   // Steps of the group with most blocks.
   static constexpr int STEPS =
       (U::RUN == U::SEGS ? (U::K + 63) / 64 : (((U::K + 63) / 64 + U::SEGS - 1) / U::SEGS)) * (64 / U::STEP);
+  // Blocks of a group: one segment may have one of 64 more than another.
+  __device__ __forceinline__ static int blocks(int group) { return first(segment(group) + U::RUN) - first(segment(group)); }
   // The first segment of a group of this CTA.
   __device__ __forceinline__ static int segment(int group) { return (blockIdx.x * U::GROUPS + group) * U::RUN; }
 };
 
-// One warp of `WARPS` (this one is `part`) copies ROWS rows, PITCH apart, of the block of each group at `step`. Rows from
-// `rows` on, columns from K on and blocks of other segments are zero.
-template <class U, int ROWS, int PITCH, int WARPS>
-__device__ __forceinline__ void copy(uint32_t to, const __nv_bfloat16* from, int rows, int step, int part) {
-  using At = Shape<U>;
-  constexpr int VECS = U::STEP / 8, LINES = 32 / VECS, STRIDE = LINES * WARPS, ROUNDS = (ROWS + STRIDE - 1) / STRIDE;
-  const int lane = threadIdx.x % 32, vector = lane % VECS, row = part * LINES + lane / VECS;
-#pragma unroll
-  for (int group = 0; group < U::GROUPS; ++group) {
-    const int segment = At::segment(group), block = At::first(segment) + step;
-    const int k = block * U::STEP + vector * 8;
-    const bool inside = block < At::first(segment + U::RUN) && k < U::K;
-    const __nv_bfloat16* source = from + int64_t(row) * PITCH + k;
-#pragma unroll
-    for (int i = 0; i < ROUNDS; ++i) {
-      if (ROWS % STRIDE != 0 && row + i * STRIDE >= ROWS) break;
-      ptx::copy16_or_zero(to + group * At::GROUP_BYTES + place<U>(row + i * STRIDE, vector),
-                        source + int64_t(i) * STRIDE * PITCH, inside && row + i * STRIDE < rows);
-    }
-  }
-}
-
-// A producer warp fills the slots of the ring in turn.
+// One producer warp of WARPS (this one is `part`): fills the slots of the ring in turn with ROWS rows, PITCH apart, of each
+// group's next block. Rows from `rows` on are left as they are, for they meet in no sum that is stored; columns from K on are
+// zero. Its loop has little but copies: a warp starts at most one instruction in a few cycles.
 template <class U, class S, int ROWS, int PITCH, int WARPS>
 __device__ __forceinline__ void produce(uint32_t ring, const __nv_bfloat16* from, int rows, int part) {
+  using At = Shape<U>;
+  constexpr int VECS = U::STEP / 8, LINES = 32 / VECS, STRIDE = LINES * WARPS, ROUNDS = (ROWS + STRIDE - 1) / STRIDE;
+  constexpr int PERIOD = STRIDE % 8 == 0 ? 1 : 2;  // after so many rounds the vectors lie in the same banks again
+  static_assert(STRIDE * PERIOD % 8 == 0 && ROWS % LINES == 0, "whole warps, and one, two or four of them");
+  const int lane = threadIdx.x % 32, vector = lane % VECS, row = part * LINES + lane / VECS;
+  const bool whole = rows >= ROWS && ROWS % STRIDE == 0;
+  uint32_t to[PERIOD];
+#pragma unroll
+  for (int i = 0; i < PERIOD; ++i) to[i] = ring + place<U>(row + i * STRIDE, vector) - i * STRIDE * At::ROW_BYTES;
+  const __nv_bfloat16* source[U::GROUPS];
+#pragma unroll
+  for (int group = 0; group < U::GROUPS; ++group)
+    source[group] = from + int64_t(row) * PITCH + At::first(At::segment(group)) * U::STEP + vector * 8;
   int slot = 0, parity = 1;
 #pragma unroll 1
-  for (int step = 0; step < Shape<U>::STEPS; ++step) {
+  for (int step = 0; step < At::STEPS; ++step) {
     ptx::barrier_wait(S::empty() + slot, parity);
-    copy<U, ROWS, PITCH, WARPS>(ring + slot * Shape<U>::SLOT_BYTES, from, rows, step, part);
+#pragma unroll
+    for (int group = 0; group < U::GROUPS; ++group) {
+      if (!At::EVEN && step >= At::blocks(group)) continue;
+      const uint32_t base = slot * At::SLOT_BYTES + group * At::GROUP_BYTES;
+      const bool inside = U::K % U::STEP == 0 || At::first(At::segment(group)) * U::STEP + step * U::STEP + vector * 8 < U::K;
+#pragma unroll
+      for (int i = 0; i < ROUNDS; ++i) {
+        const uint32_t target = to[i % PERIOD] + base + i * STRIDE * At::ROW_BYTES;
+        if (!whole && (row + i * STRIDE >= rows || row + i * STRIDE >= ROWS)) continue;
+        const __nv_bfloat16* address = source[group] + int64_t(i) * STRIDE * PITCH;
+        if (U::K % U::STEP == 0)
+          ptx::copy16_ahead(target, address);
+        else
+          ptx::copy16_or_zero(target, address, inside);
+      }
+      source[group] += U::STEP;
+    }
     ptx::barrier_arrive_copies(S::full() + slot);
     if (++slot == U::SLOTS) slot = 0, parity ^= 1;
   }
@@ -141,13 +153,14 @@ __device__ __forceinline__ void consume(uint32_t ring) {
   Operands<U> own;
   ptx::barrier_wait(S::full(), 0);
   own.load(0, weights, tokens, 0);
+  const int blocks = At::EVEN ? At::STEPS : At::blocks(group);
   int slot = 0, parity = 0;
 #pragma unroll 1
   for (int step = 0; step < At::STEPS; ++step) {
     const int after = slot + 1 == U::SLOTS ? 0 : slot + 1, after_parity = after == 0 ? parity ^ 1 : parity;
     if (step + 1 < At::STEPS) ptx::barrier_wait(S::full() + after, after_parity);
 #pragma unroll
-    for (int k16 = 0; k16 < U::STEP / 16; ++k16) {
+    for (int k16 = 0; k16 < U::STEP / 16 && step < blocks; ++k16) {
       const bool last = k16 + 1 == U::STEP / 16;  // what is loaded behind the last block is not used
       const int from = (last ? after : slot) * At::SLOT_BYTES;
       own.load((k16 + 1) % 2, weights + from, tokens + from, last ? 0 : k16 + 1);

@@ -6,7 +6,12 @@
 
 namespace kd::ptx {
 
-// 16 bytes to the shared address `to`, past L1; zeros, and no read, where `keep` is false.
+// 16 bytes to the shared address `to`, past L1, with their whole line to L2.
+__device__ __forceinline__ void copy16_ahead(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+
+// The same; zeros, and no read, where `keep` is false.
 __device__ __forceinline__ void copy16_or_zero(uint32_t to, const void* from, bool keep) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(keep ? 16 : 0)
                : "memory");

@@ -6,8 +6,8 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "dense",
-    contract: "f10cc972c3d03355",
-    variants: &["n8", "n16", "n32", "n40", "n64", "n88"],
+    contract: "b9462fdfde77b0b6",
+    variants: &["n8", "n16", "w40", "w64", "n32", "r64", "n40", "n64", "n88"],
     cooperative: false,
     pdl: true,
 };
@@ -91,7 +91,10 @@ fn eligible(variant: &str, _: Dims, _m: i64, n: i64) -> Option<bool> {
         match variant {
             "n8" => arith::rem(n, 4)? == 0,
             "n16" => arith::rem(n, 4)? == 0,
+            "w40" => arith::rem(n, 4)? == 0,
+            "w64" => arith::rem(n, 4)? == 0,
             "n32" => arith::rem(n, 4)? == 0,
+            "r64" => arith::rem(n, 4)? == 0,
             "n40" => arith::rem(n, 4)? == 0,
             "n64" => arith::rem(n, 4)? == 0,
             "n88" => arith::rem(n, 4)? == 0,
@@ -99,12 +102,24 @@ fn eligible(variant: &str, _: Dims, _m: i64, n: i64) -> Option<bool> {
         },
     )
 }
-fn preferred(variant: &str, _: Dims, m: i64, n: i64) -> Option<bool> {
+fn preferred(variant: &str, Dims { k, .. }: Dims, m: i64, n: i64) -> Option<bool> {
     Some(
         match variant {
-            "n8" => m <= 8,
-            "n16" => m <= 16 && n > 0,
+            "n8" => m <= arith::max(8, arith::div(64, arith::ceil_div(n, 512)?)?)?,
+            "n16" => {
+                m
+                    <= arith::max(
+                        16,
+                        arith::min(
+                            64,
+                            arith::div(150000000, arith::mul(arith::max(n, 1)?, k)?)?,
+                        )?,
+                    )?
+            }
+            "w40" => m <= 40 && n > 8192 && k <= 2048,
+            "w64" => m <= 64 && n > 8192 && k <= 2048,
             "n32" => m <= 64 && n <= 4096,
+            "r64" => m <= 64 && n <= 8192,
             "n40" => m <= 40,
             "n64" => m <= 64,
             _ => true,

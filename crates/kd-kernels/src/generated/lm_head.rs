@@ -6,8 +6,8 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "lm_head",
-    contract: "5dabbc6ccb4a881b",
-    variants: &["n8", "n16", "n64"],
+    contract: "3c4d8d3269a1e8c7",
+    variants: &["n8", "n16", "n40", "n64"],
     cooperative: false,
     pdl: true,
 };
@@ -104,6 +104,7 @@ fn eligible(variant: &str, _: Dims, _m: i64, n: i64) -> Option<bool> {
         match variant {
             "n8" => arith::rem(n, 4)? == 0,
             "n16" => arith::rem(n, 4)? == 0,
+            "n40" => arith::rem(n, 4)? == 0,
             "n64" => arith::rem(n, 4)? == 0,
             _ => true,
         },
@@ -114,6 +115,7 @@ fn preferred(variant: &str, _: Dims, m: i64, _n: i64) -> Option<bool> {
         match variant {
             "n8" => m <= 8,
             "n16" => m <= 16,
+            "n40" => m <= 40,
             _ => true,
         },
     )
