@@ -7,6 +7,7 @@
 //! Event tracking of the driver wrapper is off from the start, so that launches can be captured in graphs: work on
 //! other streams must be ordered by the caller.
 
+pub mod bench;
 pub mod bundle;
 mod device;
 mod error;

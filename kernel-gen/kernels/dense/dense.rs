@@ -1,33 +1,31 @@
-/// Dense product for decode and verify rows: `y = x W^T`, f32 sums, rounded once. K is cut into segments fixed by K alone,
-/// each summed in order and the segments then in theirs, so a row's bits depend neither on M nor on the variant.
+/// Product of token rows and a weight matrix for every decode and verify pass: `y = x W^T`, f32 sums, rounded once. K is cut
+/// into segments fixed by K alone, each summed in ascending k and the segments then in order, so a row's bits depend neither
+/// on M nor on the variant.
 family! { dense, template "dense/dense.cuh";
   dims    { K = [hidden, q_lora_rank, heads * value_dim / tp, dense_width / tp, shared_experts * expert_width / tp,
                  drafter_heads * drafter_head_dim / tp, drafter_width / tp, drafter_taps * hidden] }
-  variant n8  { TILES = 1, MT = 1, STEPS = 8 } when N % 8 == 0 prefer M <= 8
-  variant n32 { TILES = 4, MT = 1, STEPS = 4 } when N % 8 == 0 prefer M <= 32
-  variant n64 { TILES = 8, MT = 1, STEPS = 4 } when N % 8 == 0 prefer M <= 128
-  variant m32 { TILES = 8, MT = 2, STEPS = 2 } when N % 8 == 0
-  const   { SEG = max(256, 32 * ceil_div(K, 256)), SEGS = ceil_div(K, SEG), STAGES = ceil_div(SEG / 32, STEPS),
-            WARPS = 4, THREADS = 32 * WARPS, ROWS = 16 * MT * WARPS, TOKENS = 8 * TILES, LINE = ROWS + 4 }
-  require { K % 32 == 0, SEGS <= 8 }
-  smem    { sums: f32[TOKENS * LINE] }
+  variant n8  { MT = 1, NT = 1, WR = 1, WT = 1, SPLIT = 1, WHOLE = 0, STEP = 64, DEPTH = 8, FEEDERS = 2 }
+              when N % 4 == 0 prefer M <= max(8, 64 / ceil_div(N, 512))
+  variant n16 { MT = 1, NT = 2, WR = 1, WT = 1, SPLIT = 1, WHOLE = 0, STEP = 64, DEPTH = 6, FEEDERS = 2 }
+              when N % 4 == 0 prefer M <= max(16, min(64, 150000000 / (max(N, 1) * K)))
+  variant w40 { MT = 2, NT = 5, WR = 4, WT = 1, SPLIT = 1, WHOLE = 1, STEP = 64, DEPTH = 4, FEEDERS = 2 }
+              when N % 4 == 0 prefer M <= 40 && N > 8192 && K <= 2048
+  variant w64 { MT = 2, NT = 8, WR = 4, WT = 1, SPLIT = 1, WHOLE = 1, STEP = 64, DEPTH = 4, FEEDERS = 2 }
+              when N % 4 == 0 prefer M <= 64 && N > 8192 && K <= 2048
+  variant n32 { MT = 2, NT = 4, WR = 2, WT = 1, SPLIT = 2, WHOLE = 0, STEP = 64, DEPTH = 4, FEEDERS = 2 }
+              when N % 4 == 0 prefer M <= 64 && N <= 4096
+  variant r64 { MT = 2, NT = 4, WR = 2, WT = 2, SPLIT = 8, WHOLE = 0, STEP = 64, DEPTH = 6, FEEDERS = 2 }
+              when N % 4 == 0 prefer M <= 64 && N <= 8192
+  variant n40 { MT = 2, NT = 5, WR = 4, WT = 1, SPLIT = 8, WHOLE = 0, STEP = 64, DEPTH = 4, FEEDERS = 2 } when N % 4 == 0 prefer M <= 40
+  variant n64 { MT = 2, NT = 8, WR = 4, WT = 1, SPLIT = 8, WHOLE = 0, STEP = 64, DEPTH = 4, FEEDERS = 1 } when N % 4 == 0 prefer M <= 64
+  variant n88 { MT = 2, NT = 11, WR = 8, WT = 1, SPLIT = 8, WHOLE = 0, STEP = 32, DEPTH = 4, FEEDERS = 2 } when N % 4 == 0
+  const   { SEGS = max(min(4, ceil_div(K, 512)), min(8, ceil_div(K, 4096))), CTAS = min(SPLIT, SEGS),
+            RUN = max(1, WHOLE * SEGS), GROUPS = ceil_div(SEGS, CTAS * RUN), PITCH = K, ROWS = 16 * MT * WR,
+            TOKENS = 8 * NT * WT, LINE = ROWS + 4, THREADS = 32 * (WR * WT * GROUPS + FEEDERS + 1),
+            SLOT = GROUPS * (ROWS + TOKENS) * 2 * STEP, SLOTS = min(DEPTH, 98304 / SLOT) }
+  require { K % 8 == 0, SLOTS >= 2 }
+  smem    { ring: u8[max(SLOTS * SLOT, GROUPS * TOKENS * LINE * 4)] align 128, full: u64[SLOTS], empty: u64[SLOTS] }
   args    { x: bf16[M, K], w: bf16[N, K], y: mut bf16[M, N] }
   sass    { "HMMA.16816.F32.BF16" }
-  launch  { grid (SEGS, ceil_div(M, TOKENS), ceil_div(N, ROWS)), block THREADS, cluster SEGS, pdl }
-}
-
-/// `dense` without the last rounding, for logits.
-family! { dense_f32, template "dense/dense.cuh";
-  dims    { K = hidden }
-  variant n8  { TILES = 1, MT = 1, STEPS = 8 } when N % 8 == 0 prefer M <= 8
-  variant n32 { TILES = 4, MT = 1, STEPS = 4 } when N % 8 == 0 prefer M <= 32
-  variant n64 { TILES = 8, MT = 1, STEPS = 4 } when N % 8 == 0 prefer M <= 128
-  variant m32 { TILES = 8, MT = 2, STEPS = 2 } when N % 8 == 0
-  const   { SEG = max(256, 32 * ceil_div(K, 256)), SEGS = ceil_div(K, SEG), STAGES = ceil_div(SEG / 32, STEPS),
-            WARPS = 4, THREADS = 32 * WARPS, ROWS = 16 * MT * WARPS, TOKENS = 8 * TILES, LINE = ROWS + 4 }
-  require { K % 32 == 0, SEGS <= 8 }
-  smem    { sums: f32[TOKENS * LINE] }
-  args    { x: bf16[M, K], w: bf16[N, K], y: mut f32[M, N] }
-  sass    { "HMMA.16816.F32.BF16" }
-  launch  { grid (SEGS, ceil_div(M, TOKENS), ceil_div(N, ROWS)), block THREADS, cluster SEGS, pdl }
+  launch  { grid (CTAS, ceil_div(M, TOKENS), ceil_div(N, ROWS)), block THREADS, cluster CTAS, pdl }
 }

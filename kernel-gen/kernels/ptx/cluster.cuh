@@ -14,6 +14,11 @@ __device__ __forceinline__ void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
+// The same without the promise about memory: for CTAs that must not leave while others read their shared memory.
+__device__ __forceinline__ void cluster_sync_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;\n\tbarrier.cluster.wait.aligned;" ::: "memory");
+}
+
 // Four floats at `address`, an address in this CTA's shared memory, in the CTA of rank `rank`.
 __device__ __forceinline__ float4 load_cluster16(const float* address, int rank) {
   float4 value;

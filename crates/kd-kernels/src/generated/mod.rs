@@ -2,14 +2,17 @@
 
 //! Typed launchers, one module per kernel family.
 
+pub mod absorb_query;
+pub mod absorb_value;
 pub mod add_rms_norm;
 pub mod commit;
 pub mod dense;
-pub mod dense_f32;
 pub mod drafter_append;
 pub mod embed;
 pub mod head_norm_rope;
 pub mod latent_append;
+pub mod lm_head;
+pub mod lm_head_top_k;
 pub mod rms_norm;
 pub mod router;
 pub mod sample;

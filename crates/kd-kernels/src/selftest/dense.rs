@@ -1,17 +1,21 @@
-//! `dense` and `dense_f32` against `kd_tensor::linear`.
+//! `dense` against `kd_tensor::linear`.
+
+use std::collections::BTreeMap;
 
 use cudarc::driver::CudaSlice;
 use half::bf16;
 use kd_tensor::{Bf16Matrix, Matrix, Pool, linear};
 
-use super::{Bound, Failure, Outcome, Output, Random, Subject, Written, gather, units, upload, verify};
+use super::{
+    Bound, Failure, Outcome, Output, Random, Subject, Written, first_difference, gather, units, upload,
+    verify,
+};
 use crate::bundle::Row;
-use crate::families::{dense, dense_f32};
+use crate::families::dense;
 use crate::{Choice, Device, KernelError, Kernels, Stream, TensorRef};
 
-/// Output features by K: projections of K2.6 at eight ranks, and its share of the vocabulary. Others take [`NARROW`].
-const WIDTHS: [(usize, usize); 4] = [(7168, 2112), (1536, 1536), (1024, 7168), (2304, 7168)];
-const HEAD: usize = 20_480;
+/// Output features by K: projections of K2.6 at eight ranks and at one. Others take [`NARROW`].
+const WIDTHS: [(usize, usize); 5] = [(7168, 2112), (1536, 1536), (1024, 7168), (2304, 7168), (8192, 7168)];
 /// A width that is no whole number of tiles.
 const NARROW: usize = 328;
 /// Columns compared with the CPU. All columns must be written, and the same in every launch.
@@ -27,27 +31,28 @@ pub(super) fn check(
 ) -> Result<Vec<Outcome>, Failure> {
     let mut outcomes = Vec::new();
     let most = rows.iter().copied().max().unwrap_or_default();
-    for row in units(kernels, "dense").chain(units(kernels, "dense_f32")) {
-        outcomes.extend(verify(&Dense::new(device, kernels, row, most, seed)?, rows)?);
+    // What the first variant of each K wrote.
+    let mut first: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
+    for row in units(kernels, "dense") {
+        let subject = Dense::new(device, kernels, row, most, seed)?;
+        outcomes.extend(verify(&subject, rows)?);
+        let mut memory = subject.memory(&(0..most).collect::<Vec<_>>())?;
+        subject.launch(&mut memory)?;
+        let written = memory.y.written(&subject.stream, "y")?.bytes;
+        let wanted = first.entry(subject.k).or_insert_with(|| written.clone());
+        if let Some(byte) = first_difference(wanted, &written) {
+            let what = format!("byte {byte} of `y` is another than in the first variant of this K");
+            return Err(Failure::Wrong { unit: subject.unit, rows: most, what });
+        }
     }
     Ok(outcomes)
-}
-
-enum Kernel {
-    Bf16(dense::Dense),
-    F32(dense_f32::DenseF32),
-}
-
-enum Y {
-    Bf16(Output<bf16>),
-    F32(Output<f32>),
 }
 
 struct Dense {
     stream: Stream,
     unit: String,
     variant: String,
-    kernel: Kernel,
+    kernel: dense::Dense,
     k: usize,
     n: usize,
     x: Vec<bf16>,
@@ -60,7 +65,7 @@ struct Dense {
 struct Memory {
     rows: usize,
     x: CudaSlice<bf16>,
-    y: Y,
+    y: Output<bf16>,
     /// The copy of the weights that the next launch takes.
     copy: usize,
 }
@@ -70,9 +75,7 @@ impl Dense {
         let failed = |what: String| Failure::Wrong { unit: row.unit.clone(), rows, what };
         let (dim, k) = row.dim("K")?;
         let (stream, mut random) = (device.stream()?, Random::new(seed));
-        let f32_result = row.family == "dense_f32";
-        let width = WIDTHS.iter().find(|(depth, _)| *depth == k).map_or(NARROW, |(_, width)| *width);
-        let n = if f32_result && width != NARROW { HEAD } else { width };
+        let n = WIDTHS.iter().find(|(depth, _)| *depth == k).map_or(NARROW, |(_, width)| *width);
         let x = random.values(rows * k, 1.0);
         let weight = random.values(n * k, 4.0 / (k as f32).sqrt());
         let mut columns = random.distinct(COMPARED, n);
@@ -87,11 +90,7 @@ impl Dense {
         Ok(Self {
             unit: row.unit.clone(),
             variant: row.variant.clone(),
-            kernel: if f32_result {
-                Kernel::F32(dense_f32::DenseF32::load(kernels, dense_f32::Dims { k: dim })?)
-            } else {
-                Kernel::Bf16(dense::Dense::load(kernels, dense::Dims { k: dim })?)
-            },
+            kernel: dense::Dense::load(kernels, dense::Dims { k: dim })?,
             k,
             n,
             weights: (0..copies).map(|_| upload(&stream, &weight)).collect::<Result<_, _>>()?,
@@ -122,75 +121,39 @@ impl Subject for Dense {
 
     fn memory(&self, order: &[usize]) -> Result<Memory, KernelError> {
         let (stream, rows) = (&self.stream, order.len());
-        let y = match self.kernel {
-            Kernel::Bf16(_) => Y::Bf16(Output::poisoned(stream, rows, self.n)?),
-            Kernel::F32(_) => Y::F32(Output::poisoned(stream, rows, self.n)?),
-        };
-        Ok(Memory { rows, x: upload(stream, &gather(&self.x, self.k, order))?, y, copy: 0 })
+        let x = upload(stream, &gather(&self.x, self.k, order))?;
+        Ok(Memory { rows, x, y: Output::poisoned(stream, rows, self.n)?, copy: 0 })
     }
 
     fn launch(&self, memory: &mut Memory) -> Result<(), KernelError> {
         let (stream, shape) = (&self.stream, [memory.rows, self.n]);
-        let choice = Choice::Forced(&self.variant);
         let x = TensorRef::new(stream, memory.x.as_view(), [memory.rows, self.k])?;
         let weights = &self.weights[memory.copy % self.weights.len()];
         let w = TensorRef::new(stream, weights.as_view(), [self.n, self.k])?;
         memory.copy += 1;
-        match (&self.kernel, &mut memory.y) {
-            (Kernel::Bf16(kernel), Y::Bf16(y)) => {
-                kernel.launch(stream, choice, dense::Args { x, w, y: y.tensor(stream, shape)? })?;
-            }
-            (Kernel::F32(kernel), Y::F32(y)) => {
-                kernel.launch(stream, choice, dense_f32::Args { x, w, y: y.tensor(stream, shape)? })?;
-            }
-            // `memory` makes the output that the kernel writes.
-            _ => {}
-        }
-        Ok(())
+        let args = dense::Args { x, w, y: memory.y.tensor(stream, shape)? };
+        self.kernel.launch(stream, Choice::Forced(&self.variant), args).map(drop)
     }
 
     fn written(&self, memory: &mut Memory) -> Result<Vec<Written>, KernelError> {
-        Ok(vec![match &memory.y {
-            Y::Bf16(y) => y.written(&self.stream, "y")?,
-            Y::F32(y) => y.written(&self.stream, "y")?,
-        }])
+        Ok(vec![memory.y.written(&self.stream, "y")?])
     }
 
     fn judge(&self, order: &[usize], written: &[Written]) -> Result<f64, String> {
         let y = written.first().ok_or("the output is missing")?;
-        let (mut bound, mut worst, slack) = (Bound::default(), 0.0f32, self.slack());
+        let (mut bound, slack) = (Bound::default(), self.slack());
         for (i, &input) in order.iter().enumerate() {
-            let expected = self.expected.row(input);
-            let exact = match self.kernel {
-                Kernel::Bf16(_) => {
-                    let values: Vec<bf16> = y.values(i);
-                    let compared: Vec<bf16> = self.columns.iter().map(|column| values[*column]).collect();
-                    bound.row(i, &compared, expected, |_| slack)?;
-                    values.iter().map(|value| value.to_f32()).collect()
-                }
-                Kernel::F32(_) => y.values::<f32>(i),
-            };
-            if let Some(column) = exact.iter().position(|value| !value.is_finite()) {
+            let values: Vec<bf16> = y.values(i);
+            if let Some(column) = values.iter().position(|value| !value.is_finite()) {
                 return Err(format!("element {column} of row {i} was not written"));
             }
-            if let Kernel::F32(_) = self.kernel {
-                for (column, expected) in self.columns.iter().zip(expected) {
-                    let error = (exact[*column] - expected).abs() / slack;
-                    if error > 1.0 {
-                        return Err(format!(
-                            "element {column} of row {i}: {}, not {expected}",
-                            exact[*column]
-                        ));
-                    }
-                    worst = worst.max(error);
-                }
-            }
+            let compared: Vec<bf16> = self.columns.iter().map(|column| values[*column]).collect();
+            bound.row(i, &compared, self.expected.row(input), |_| slack)?;
         }
-        Ok(bound.worst.max(f64::from(worst)))
+        Ok(bound.worst)
     }
 
     fn bytes(&self, rows: usize) -> usize {
-        let element = if let Kernel::F32(_) = self.kernel { size_of::<f32>() } else { size_of::<bf16>() };
-        (rows + self.n) * self.k * size_of::<bf16>() + rows * self.n * element
+        (rows + self.n) * self.k * size_of::<bf16>() + rows * self.n * size_of::<bf16>()
     }
 }

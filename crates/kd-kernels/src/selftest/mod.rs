@@ -3,9 +3,13 @@
 //! A [`Subject`] is one unit with its inputs; [`verify`] runs it. An operation owned by a crate above this one has its
 //! subjects there.
 
+mod absorb;
+mod best;
 mod compare;
 mod dense;
 mod embed;
+mod lm_head;
+mod lm_head_top_k;
 mod memory;
 mod norm;
 mod random;
@@ -64,13 +68,16 @@ pub enum Failure {
 pub type Check = fn(&Device, &Kernels, &[usize], u64) -> Result<Vec<Outcome>, Failure>;
 
 /// The checks of this crate by the name of what they cover.
-pub const CHECKS: [(&str, Check); 6] = [
+pub const CHECKS: [(&str, Check); 9] = [
     ("norms", norm::check),
     ("embed", embed::check),
     ("silu_mul", silu::check),
     ("top_k", top_k::check),
     ("sample", sample::check),
     ("dense", dense::check),
+    ("absorb", absorb::check),
+    ("lm_head", lm_head::check),
+    ("lm_head_top_k", lm_head_top_k::check),
 ];
 
 /// Runs every check of this crate on the units that `kernels` has.

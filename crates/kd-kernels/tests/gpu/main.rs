@@ -39,6 +39,14 @@ checks! {
     sample_matches_the_cpu_at_demo_sizes: "sample" at "demo-tp1";
     dense_matches_the_cpu_at_k26_sizes: "dense" at "k26-tp8";
     dense_matches_the_cpu_at_demo_sizes: "dense" at "demo-tp1";
+    dense_matches_the_cpu_at_k26_sizes_on_one_rank: "dense" at "k26-tp1";
+    absorb_matches_the_cpu_at_k26_sizes: "absorb" at "k26-tp8";
+    absorb_matches_the_cpu_at_k26_sizes_on_one_rank: "absorb" at "k26-tp1";
+    absorb_matches_the_cpu_at_demo_sizes: "absorb" at "demo-tp1";
+    lm_head_matches_the_cpu_at_k26_sizes: "lm_head" at "k26-tp8";
+    lm_head_matches_the_cpu_at_demo_sizes: "lm_head" at "demo-tp1";
+    lm_head_top_k_matches_the_cpu_at_k26_sizes: "lm_head_top_k" at "k26-tp8";
+    lm_head_top_k_matches_the_cpu_at_demo_sizes: "lm_head_top_k" at "demo-tp1";
 }
 
 #[test]

@@ -1,0 +1,46 @@
+//! Measurements of kernels beside what bounds them and beside the vendor's library, in one run.
+
+mod cublas;
+mod dense;
+
+pub use dense::{DenseLine, DenseShape, K26_TP1, K26_TP8, dense};
+
+use cudarc::driver::sys::CUevent_flags;
+
+use crate::{KernelError, Stream};
+
+/// What the device can do at most. Both are measured: reads far past L2, and `mma.sync` on registers alone.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rates {
+    /// Bytes a second that are read from memory.
+    pub bytes: f64,
+    /// Operations a second; a product and its sum are two.
+    pub operations: f64,
+}
+
+/// Replays of a timing, after one to warm up; the fastest counts.
+const REPLAYS: usize = 3;
+
+/// Microseconds of one of the `launches` launches that `record` makes.
+///
+/// # Errors
+/// A launch that cannot be captured or run.
+fn time<R>(
+    stream: &Stream,
+    launches: usize,
+    resources: R,
+    record: fn(&Stream, &mut R) -> Result<(), KernelError>,
+) -> Result<f64, KernelError> {
+    let failed = |error| KernelError::driver("timing", error);
+    let graph = stream.capture(resources, record)?;
+    let event = || stream.cuda().record_event(Some(CUevent_flags::CU_EVENT_DEFAULT)).map_err(failed);
+    graph.launch()?;
+    let mut best = f64::INFINITY;
+    for _ in 0..REPLAYS {
+        let begin = event()?;
+        graph.launch()?;
+        let milliseconds = begin.elapsed_ms(&event()?).map_err(failed)?;
+        best = best.min(f64::from(milliseconds) * 1e3 / launches as f64);
+    }
+    Ok(best)
+}

@@ -1,0 +1,49 @@
+//! What a kernel says are the best tokens of a row, against `kd_ddtree::DraftRow`.
+
+use kd_ddtree::DraftRow;
+
+/// How far a log-probability may be: sums of up to 2^18 f32 terms in another order, and one f32 rounding.
+const LOGPROB: f32 = 2e-5;
+
+/// The results for one row.
+pub(super) struct Best {
+    pub(super) tokens: Vec<i32>,
+    pub(super) values: Vec<f32>,
+    /// The maximum, and the sum of `e^(x - max)`.
+    pub(super) stats: Vec<f32>,
+    pub(super) finite: Vec<i32>,
+}
+
+impl Best {
+    /// Compares with the CPU's choice among `logits`, whose first token is `first`.
+    pub(super) fn judge(&self, logits: &[f32], first: usize) -> Result<(), String> {
+        let bad = logits.iter().any(|x| x.is_nan() || *x == f32::INFINITY);
+        let usable = !bad && logits.iter().any(|x| x.is_finite());
+        if self.finite != [i32::from(usable)] {
+            return Err(format!("finite is {:?}", self.finite));
+        }
+        // A row without a finite maximum has no CPU result: the flag is all that counts.
+        let Some(expected) = DraftRow::from_logits(logits, self.tokens.len()) else { return Ok(()) };
+        if bad {
+            return Ok(());
+        }
+        let lse = self.stats[0] + self.stats[1].ln();
+        for (rank, (token, value)) in self.tokens.iter().zip(&self.values).enumerate() {
+            let wanted = expected.child(rank);
+            let id = wanted.map_or(-1, |child| (child.token as usize + first) as i32);
+            if *token != id {
+                return Err(format!("token {token} has rank {rank}, not {id}"));
+            }
+            let Some(child) = wanted else { continue };
+            if *value != logits[child.token as usize] {
+                return Err(format!("rank {rank} has logit {value}"));
+            }
+            let error = (value - lse - child.logprob).abs() / (1.0 + child.logprob.abs());
+            if error.is_nan() || error > LOGPROB {
+                let found = value - lse;
+                return Err(format!("log-probability {found} of rank {rank}, not {}", child.logprob));
+            }
+        }
+        Ok(())
+    }
+}
