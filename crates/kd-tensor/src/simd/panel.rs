@@ -84,10 +84,10 @@ impl Panel {
     fn rows<R: WeightRow, const ROWS: usize>(&self, strip: usize, blocks: usize) -> [Decoded<'_, R>; ROWS] {
         let (values, scales) = (self.values.as_chunks().0, self.scales.as_chunks().0);
         let mut rows = [Decoded { lines: &[], scales: &[] }; ROWS];
-        for r in 0..ROWS {
-            let row = strip * ROWS + r;
-            rows[r].lines = R::lines(&values[row * blocks * R::STEPS..][..blocks * R::STEPS]);
-            rows[r].scales = &scales[row * blocks..][..blocks];
+        for (r, row) in rows.iter_mut().enumerate() {
+            let at = strip * ROWS + r;
+            row.lines = R::lines(&values[at * blocks * R::STEPS..][..blocks * R::STEPS]);
+            row.scales = &scales[at * blocks..][..blocks];
         }
         rows
     }

@@ -85,11 +85,12 @@ pub(super) fn multiply_add<L: Lanes, R: WeightRow, const ROWS: usize, const COLU
 ) -> [[L::V; ROWS]; COLUMNS] {
     let whole = w[0].whole();
     let all = x;
-    for c in 0..COLUMNS {
-        x[c] = &x[c][..whole];
+    for x in &mut x {
+        *x = &x[..whole];
     }
     // Plain counted loops over fixed arrays: they unroll, and the arrays become registers.
-    for i in 0..whole {
+    let mut i = 0;
+    while i < whole {
         let mut lines = [&x[0][i]; COLUMNS];
         for c in 1..COLUMNS {
             lines[c] = &x[c][i];
@@ -103,6 +104,7 @@ pub(super) fn multiply_add<L: Lanes, R: WeightRow, const ROWS: usize, const COLU
             (open[r], scales[r]) = (w[r].open(lanes, i), w[r].scales(lanes, i));
         }
         sums = block::<L, R, ROWS, COLUMNS>(lanes, open, scales, lines, sums);
+        i += 1;
     }
     if w[0].has_tail() {
         let mut open = [w[0].open_tail(lanes); ROWS];
