@@ -2,7 +2,7 @@
 /// position, ROPE wide, is left alone. Sums as in `dense`.
 family! { absorb_query, template "dense/absorb.cuh";
   dims    { HEADS = heads / tp, K = nope_dim, N = kv_lora_rank, ROPE = rope_dim }
-  variant n8  { MT = 1, NT = 1, WR = 4, WT = 1, FEEDERS = 1 } prefer M <= 8
+  variant n8  { MT = 1, NT = 1, WR = 4, WT = 1, FEEDERS = 1 } prefer M <= 64
   variant n64 { MT = 2, NT = 8, WR = 4, WT = 1, FEEDERS = 2 }
   const   { SEGS = ceil_div(K, 512), CTAS = 1, RUN = SEGS, GROUPS = 1, STEP = 64, X_WIDTH = K + ROPE, Y_WIDTH = N + ROPE,
             PITCH = HEADS * X_WIDTH, ROWS = 16 * MT * WR, TILES = ceil_div(N, ROWS), TOKENS = 8 * NT * WT, LINE = ROWS + 4,
@@ -17,7 +17,7 @@ family! { absorb_query, template "dense/absorb.cuh";
 /// The output of each head out of the latent space (W_UV): `y[t, h] = o[t, h] W[h]^T`. Sums as in `dense`.
 family! { absorb_value, template "dense/absorb.cuh";
   dims    { HEADS = heads / tp, K = kv_lora_rank, N = value_dim }
-  variant n8  { MT = 1, NT = 1, WR = 4, WT = 1, FEEDERS = 1 } prefer M <= 8
+  variant n8  { MT = 1, NT = 1, WR = 4, WT = 1, FEEDERS = 1 } prefer M <= 160
   variant n64 { MT = 2, NT = 8, WR = 4, WT = 1, FEEDERS = 2 }
   const   { SEGS = ceil_div(K, 512), CTAS = 1, RUN = SEGS, GROUPS = 1, STEP = 64, X_WIDTH = K, Y_WIDTH = N,
             PITCH = HEADS * X_WIDTH, ROWS = 16 * MT * WR, TILES = ceil_div(N, ROWS), TOKENS = 8 * NT * WT, LINE = ROWS + 4,

@@ -7,7 +7,7 @@ family! { dense, template "dense/dense.cuh";
   variant n8  { MT = 1, NT = 1, WR = 1, WT = 1, SPLIT = 1, WHOLE = 0, STEP = 64, DEPTH = 8, FEEDERS = 2 }
               when N % 4 == 0 prefer M <= max(8, 64 / ceil_div(N, 512))
   variant n16 { MT = 1, NT = 2, WR = 1, WT = 1, SPLIT = 1, WHOLE = 0, STEP = 64, DEPTH = 6, FEEDERS = 2 }
-              when N % 4 == 0 prefer M <= max(16, min(64, 150000000 / (max(N, 1) * K)))
+              when N % 4 == 0 prefer M <= max(16, min(64, 160000000 / (max(N, 1) * K)))
   variant w40 { MT = 2, NT = 5, WR = 4, WT = 1, SPLIT = 1, WHOLE = 1, STEP = 64, DEPTH = 4, FEEDERS = 2 }
               when N % 4 == 0 prefer M <= 40 && N > 8192 && K <= 2048
   variant w64 { MT = 2, NT = 8, WR = 4, WT = 1, SPLIT = 1, WHOLE = 1, STEP = 64, DEPTH = 4, FEEDERS = 2 }
@@ -17,7 +17,8 @@ family! { dense, template "dense/dense.cuh";
   variant r64 { MT = 2, NT = 4, WR = 2, WT = 2, SPLIT = 8, WHOLE = 0, STEP = 64, DEPTH = 6, FEEDERS = 2 }
               when N % 4 == 0 prefer M <= 64 && N <= 8192
   variant n40 { MT = 2, NT = 5, WR = 4, WT = 1, SPLIT = 8, WHOLE = 0, STEP = 64, DEPTH = 4, FEEDERS = 2 } when N % 4 == 0 prefer M <= 40
-  variant n64 { MT = 2, NT = 8, WR = 4, WT = 1, SPLIT = 8, WHOLE = 0, STEP = 64, DEPTH = 4, FEEDERS = 1 } when N % 4 == 0 prefer M <= 64
+  variant n64 { MT = 2, NT = 8, WR = 4, WT = 1, SPLIT = 8, WHOLE = 0, STEP = 64, DEPTH = 4, FEEDERS = 1 }
+              when N % 4 == 0 prefer M <= max(64, 420000 / max(N, 1))
   variant n88 { MT = 2, NT = 11, WR = 8, WT = 1, SPLIT = 8, WHOLE = 0, STEP = 32, DEPTH = 4, FEEDERS = 2 } when N % 4 == 0
   const   { SEGS = max(min(4, ceil_div(K, 512)), min(8, ceil_div(K, 4096))), CTAS = min(SPLIT, SEGS),
             RUN = max(1, WHOLE * SEGS), GROUPS = ceil_div(SEGS, CTAS * RUN), PITCH = K, ROWS = 16 * MT * WR,

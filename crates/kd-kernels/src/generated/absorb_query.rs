@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "absorb_query",
-    contract: "cbe64f97a368b8dc",
+    contract: "ce91579b82f114c6",
     variants: &["n8", "n64"],
     cooperative: false,
     pdl: true,
@@ -109,7 +109,7 @@ fn eligible(_: &str, _: Dims, _m: i64) -> Option<bool> {
 fn preferred(variant: &str, _: Dims, m: i64) -> Option<bool> {
     Some(
         match variant {
-            "n8" => m <= 8,
+            "n8" => m <= 64,
             _ => true,
         },
     )

@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "absorb_value",
-    contract: "e5ed61ef03e65a0d",
+    contract: "93559f29ded22ae6",
     variants: &["n8", "n64"],
     cooperative: false,
     pdl: true,
@@ -99,7 +99,7 @@ fn eligible(_: &str, _: Dims, _m: i64) -> Option<bool> {
 fn preferred(variant: &str, _: Dims, m: i64) -> Option<bool> {
     Some(
         match variant {
-            "n8" => m <= 8,
+            "n8" => m <= 160,
             _ => true,
         },
     )

@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "dense",
-    contract: "b9462fdfde77b0b6",
+    contract: "787682f8e010ddf5",
     variants: &["n8", "n16", "w40", "w64", "n32", "r64", "n40", "n64", "n88"],
     cooperative: false,
     pdl: true,
@@ -112,7 +112,7 @@ fn preferred(variant: &str, Dims { k, .. }: Dims, m: i64, n: i64) -> Option<bool
                         16,
                         arith::min(
                             64,
-                            arith::div(150000000, arith::mul(arith::max(n, 1)?, k)?)?,
+                            arith::div(160000000, arith::mul(arith::max(n, 1)?, k)?)?,
                         )?,
                     )?
             }
@@ -121,7 +121,7 @@ fn preferred(variant: &str, Dims { k, .. }: Dims, m: i64, n: i64) -> Option<bool
             "n32" => m <= 64 && n <= 4096,
             "r64" => m <= 64 && n <= 8192,
             "n40" => m <= 40,
-            "n64" => m <= 64,
+            "n64" => m <= arith::max(64, arith::div(420000, arith::max(n, 1)?)?)?,
             _ => true,
         },
     )

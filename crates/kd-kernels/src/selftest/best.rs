@@ -47,3 +47,28 @@ impl Best {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_swapped_pair_a_wrong_sum_and_a_missed_nan_are_found() {
+        let logits = [1.0, 3.0, 3.0, f32::NEG_INFINITY];
+        let sum = (1.0f32 - 3.0).exp() + 2.0;
+        let best = |tokens: [i32; 4], sum: f32, finite: i32| Best {
+            tokens: tokens.to_vec(),
+            values: tokens
+                .iter()
+                .map(|token| if *token < 0 { f32::NAN } else { logits[*token as usize - 8] })
+                .collect(),
+            stats: vec![3.0, sum],
+            finite: vec![finite],
+        };
+        assert_eq!(best([9, 10, 8, -1], sum, 1).judge(&logits, 8), Ok(()));
+        assert!(best([10, 9, 8, -1], sum, 1).judge(&logits, 8).is_err(), "ties go to the lower token");
+        assert!(best([9, 10, 8, -1], sum * 1.001, 1).judge(&logits, 8).is_err());
+        assert!(best([9, 10, 8, -1], sum, 0).judge(&logits, 8).is_err());
+        assert!(best([9, 10, 8, -1], sum, 1).judge(&[1.0, f32::NAN, 3.0, 0.0], 8).is_err());
+    }
+}

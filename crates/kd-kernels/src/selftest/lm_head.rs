@@ -187,3 +187,18 @@ impl Subject for Head {
         (rows + self.n) * self.k * size_of::<bf16>() + rows * self.n * size_of::<f32>()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tile_is_told_by_its_first_maximum_and_flagged_for_nan_and_infinity() {
+        let [most, sum, bad, token] = summary(128, &[0.0, 2.0, f32::NEG_INFINITY, 2.0]);
+        assert_eq!((most, bad, token.to_bits()), (2.0, 0.0, 129));
+        assert!((sum - (2.0 + (-2.0f32).exp())).abs() < 1e-6);
+        assert_eq!(summary(0, &[0.0, f32::NAN])[2], 1.0);
+        assert_eq!(summary(0, &[f32::INFINITY, 0.0])[2], 1.0);
+        assert_eq!(summary(0, &[f32::NEG_INFINITY])[0], f32::NEG_INFINITY);
+    }
+}
