@@ -24,4 +24,10 @@ checks! {
     drafter_append_matches_the_cpu_at_demo_sizes: "drafter_append" at "demo-tp1";
     commit_matches_the_cpu_at_k26_sizes: "commit" at "k26-tp8";
     commit_matches_the_cpu_at_demo_sizes: "commit" at "demo-tp1";
+    prefill_attention_matches_f64_at_k26_sizes: "prefill_attention" at "k26-tp8";
+    prefill_attention_matches_f64_at_demo_sizes: "prefill_attention" at "demo-tp1";
+    a_chunk_matches_f64_at_k26_sizes: "prefill" at "k26-tp8";
+    a_chunk_matches_f64_at_demo_sizes: "prefill" at "demo-tp1";
+    drafter_attention_matches_the_cpu_at_k26_sizes: "drafter_attention" at "k26-tp8";
+    drafter_attention_matches_the_cpu_at_demo_sizes: "drafter_attention" at "demo-tp1";
 }

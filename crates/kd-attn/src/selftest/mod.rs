@@ -1,9 +1,13 @@
 //! The attention kernels against the operations of this crate, on the device at hand.
 
+mod block;
+mod chunk;
 mod commit;
 mod drafter;
+mod expanded;
 mod heads;
 mod latent;
+mod prefill;
 
 use kd_kernels::selftest::{Check, Failure, Outcome, Random, run};
 use kd_kernels::{Device, Kernels};
@@ -11,11 +15,14 @@ use kd_kernels::{Device, Kernels};
 use crate::{Rope, RopeTable, Yarn};
 
 /// The checks of this crate by the name of what they cover.
-pub const CHECKS: [(&str, Check); 4] = [
+pub const CHECKS: [(&str, Check); 7] = [
     ("latent_append", latent::check),
     ("head_norm_rope", heads::check),
     ("drafter_append", drafter::check),
     ("commit", commit::check),
+    ("prefill_attention", prefill::check),
+    ("prefill", chunk::check),
+    ("drafter_attention", block::check),
 ];
 
 /// Runs every check of this crate on the units that `kernels` has.
