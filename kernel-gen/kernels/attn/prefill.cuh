@@ -32,13 +32,14 @@ namespace flash {
 template <int ROWS, int VECS, int WIDTH, int THREADS>
 __device__ __forceinline__ void copy_rows(uint32_t to, int column, const __nv_bfloat16* from, int64_t pitch, int rows,
                                           int thread) {
-  static_assert(ROWS * VECS % THREADS == 0 && THREADS % VECS == 0, "whole rounds, whole rows");
   constexpr int STEP = THREADS / VECS;
+  static_assert(THREADS % VECS == 0 && ROWS % STEP == 0 && STEP % 8 == 0, "whole rounds; vectors keep their place in a row");
   const int vec = thread % VECS, row = thread / VECS;
   const __nv_bfloat16* source = from + row * pitch + 8 * vec;
-#pragma unroll
+  to += Rows<WIDTH>::place(row, column / 8 + vec);
+#pragma unroll 4
   for (int i = 0; i < ROWS; i += STEP, source += STEP * pitch)
-    ptx::copy16_async(to + Rows<WIDTH>::place(row + i, column / 8 + vec), source, row + i < rows);
+    ptx::copy16_async(to + i * Rows<WIDTH>::BYTES, source, row + i < rows);
 }
 
 // The keys of one head in a block, of which the first `count` are looked at.
