@@ -22,6 +22,8 @@ checks! {
     head_norm_rope_matches_the_cpu_at_demo_sizes: "head_norm_rope" at "demo-tp1";
     drafter_append_matches_the_cpu_at_k26_sizes: "drafter_append" at "k26-tp8";
     drafter_append_matches_the_cpu_at_demo_sizes: "drafter_append" at "demo-tp1";
+    drafter_context_matches_the_cpu_at_k26_sizes: "drafter_context" at "k26-tp8";
+    drafter_context_matches_the_cpu_at_demo_sizes: "drafter_context" at "demo-tp1";
     commit_matches_the_cpu_at_k26_sizes: "commit" at "k26-tp8";
     commit_matches_the_cpu_at_demo_sizes: "commit" at "demo-tp1";
     prefill_attention_matches_f64_at_k26_sizes: "prefill_attention" at "k26-tp8";

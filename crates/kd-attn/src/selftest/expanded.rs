@@ -75,7 +75,7 @@ impl Keys {
             expanded.extend(kv_b.chunks_exact(shape.latent).map(dot));
             rotated.extend_from_slice(key);
         }
-        Self { shape, expanded, rotated, rounding: 1.0 / 512.0 }
+        Self { shape, expanded, rotated, rounding: 1.0 / 256.0 }
     }
 
     /// The output for `query`, `[heads, nope + rope]`, that sees the first `visible` tokens.
@@ -99,8 +99,9 @@ impl Keys {
                     weights.iter().enumerate().map(|(token, weight)| weight / sum * own(token)[column]);
                 let (mixed, size) = terms.fold((0.0, 0.0), |(a, b), term| (a + term, b + f64::abs(term)));
                 out.push(mixed as f32);
-                // Weights are rounded to bf16, values too where they are made here, and f32 adds a little to both.
-                slack.push((size * (1.0 / 512.0 + self.rounding + 2.0 * unsure + 1e-5)) as f32);
+                // Weights are rounded to bf16 (8 significant bits: by at most 2^-8 of each), values too where they are made
+                // here, and f32 adds a little to both.
+                slack.push((size * (1.0 / 256.0 + self.rounding + 2.0 * unsure + 1e-5)) as f32);
             }
         }
         Expected { out, slack }

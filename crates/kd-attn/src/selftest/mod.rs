@@ -3,6 +3,7 @@
 mod block;
 mod chunk;
 mod commit;
+mod context;
 mod drafter;
 mod expanded;
 mod heads;
@@ -15,10 +16,11 @@ use kd_kernels::{Device, Kernels};
 use crate::{Rope, RopeTable, Yarn};
 
 /// The checks of this crate by the name of what they cover.
-pub const CHECKS: [(&str, Check); 7] = [
+pub const CHECKS: [(&str, Check); 8] = [
     ("latent_append", latent::check),
     ("head_norm_rope", heads::check),
     ("drafter_append", drafter::check),
+    ("drafter_context", context::check),
     ("commit", commit::check),
     ("prefill_attention", prefill::check),
     ("prefill", chunk::check),

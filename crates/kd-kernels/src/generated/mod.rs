@@ -8,6 +8,7 @@ pub mod dense;
 pub mod dense_f32;
 pub mod drafter_append;
 pub mod drafter_attention;
+pub mod drafter_context;
 pub mod drafter_merge;
 pub mod embed;
 pub mod head_norm_rope;
