@@ -1,5 +1,8 @@
 //! Attention kernels against the operations of this crate, where there is a GPU.
 
+#[path = "gpu/far_pages.rs"]
+mod far_pages;
+
 use kd_attn::selftest::CHECKS;
 use kd_kernels::testing;
 
