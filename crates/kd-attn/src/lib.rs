@@ -8,6 +8,7 @@ mod batch;
 mod drafter;
 mod mla;
 mod pages;
+pub mod prefill;
 mod rope;
 pub mod selftest;
 

@@ -1,5 +1,8 @@
 //! Attention kernels against the operations of this crate, where there is a GPU.
 
+#[path = "gpu/far_pages.rs"]
+mod far_pages;
+
 use kd_attn::selftest::CHECKS;
 use kd_kernels::testing;
 
@@ -25,7 +28,15 @@ checks! {
     drafter_append_matches_the_cpu_at_k26_sizes: "drafter_append" at "k26-tp8";
     drafter_append_matches_the_cpu_at_k26_tp1_sizes: "drafter_append" at "k26-tp1";
     drafter_append_matches_the_cpu_at_demo_sizes: "drafter_append" at "demo-tp1";
+    drafter_context_matches_the_cpu_at_k26_sizes: "drafter_context" at "k26-tp8";
+    drafter_context_matches_the_cpu_at_demo_sizes: "drafter_context" at "demo-tp1";
     commit_matches_the_cpu_at_k26_sizes: "commit" at "k26-tp8";
     commit_matches_the_cpu_at_k26_tp1_sizes: "commit" at "k26-tp1";
     commit_matches_the_cpu_at_demo_sizes: "commit" at "demo-tp1";
+    prefill_attention_matches_f64_at_k26_sizes: "prefill_attention" at "k26-tp8";
+    prefill_attention_matches_f64_at_demo_sizes: "prefill_attention" at "demo-tp1";
+    a_chunk_matches_f64_at_k26_sizes: "prefill" at "k26-tp8";
+    a_chunk_matches_f64_at_demo_sizes: "prefill" at "demo-tp1";
+    drafter_attention_matches_the_cpu_at_k26_sizes: "drafter_attention" at "k26-tp8";
+    drafter_attention_matches_the_cpu_at_demo_sizes: "drafter_attention" at "demo-tp1";
 }

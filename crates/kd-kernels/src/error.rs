@@ -9,6 +9,16 @@ pub enum KernelError {
     /// The machine has no CUDA driver library.
     #[error("no CUDA driver (libcuda) on this machine; use the CPU, or install the NVIDIA driver")]
     NoDriver,
+    /// A CUDA library is missing.
+    #[error(
+        "no {library} on this machine, which {purpose} need; install the CUDA runtime libraries, or set LD_LIBRARY_PATH to them"
+    )]
+    NoLibrary {
+        /// Library.
+        library: &'static str,
+        /// What needs it.
+        purpose: &'static str,
+    },
     /// The driver cannot run images of this release.
     #[error("the CUDA driver supports CUDA {found}, images need {needed}; update the NVIDIA driver")]
     DriverTooOld {
@@ -186,7 +196,8 @@ pub enum KernelError {
 }
 
 impl KernelError {
-    pub(crate) fn driver(what: impl Into<String>, error: cudarc::driver::DriverError) -> Self {
+    /// What a failed driver call becomes.
+    pub fn driver(what: impl Into<String>, error: cudarc::driver::DriverError) -> Self {
         Self::Driver { what: what.into(), code: code(error) }
     }
 }

@@ -27,7 +27,8 @@ pub use device::{Device, Stream, driver_version};
 pub use error::KernelError;
 pub use graph::{Buffer, Graph};
 pub use launch::{
-    Blocks, Choice, Int4Ref, Kernels, LoadedUnit, Selection, Source, TensorMut, TensorRef, Units, arith,
+    Blocks, Choice, Int4Ref, Kernels, LoadedUnit, Product, Selection, Source, TensorMut, TensorRef, Units,
+    arith,
 };
 pub use search::Search;
 

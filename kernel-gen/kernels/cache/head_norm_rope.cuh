@@ -108,4 +108,34 @@ __device__ __forceinline__ void drafter_append(const __nv_bfloat16* keys, const 
   store8(cache, to_value + U::LANES, value.high);
 }
 
+template <class U, class S>
+__device__ __forceinline__ void drafter_context(const __nv_bfloat16* kv, const __nv_bfloat16* gain, float eps,
+                                                const float* rope, const int32_t* positions, const int32_t* slots,
+                                                __nv_bfloat16* cache, int M, int L, int P, int T) {
+  constexpr int VECS = 2 * U::LANES;  // of a head
+  const int64_t row = blockIdx.x, layer = blockIdx.z;
+  const int head = blockIdx.y * U::HEADS + threadIdx.x / U::LANES, lane = threadIdx.x % U::LANES;
+  const heads::Pair gains = heads::load_gain<U>(gain + layer * U::D);
+  ptx::grid_dependency_wait();
+  const int64_t slot = ptx::load4(slots + row);
+  const bool live = slot >= 0 && slot < T && head < U::N;
+  float angle[16];
+  heads::angles<U>(rope, ptx::load4(positions + row), P, angle);
+  const int64_t from = ((row * L + layer) * 2 * U::N + head) * VECS + lane;
+  const int64_t to = ((layer * T + slot) * 2 * U::N + head) * VECS + lane;
+  constexpr int VALUE = U::N * VECS;  // from a key to its value
+  heads::Pair key, value;
+  if (live) {
+    key = {load8(kv, from), load8(kv, from + U::LANES)};
+    value = {load8(kv, from + VALUE), load8(kv, from + VALUE + U::LANES)};
+  }
+  ptx::grid_dependency_launch();
+  heads::norm_rotate<U>(key, gains, eps, angle);
+  if (!live) return;
+  store8(cache, to, key.low);
+  store8(cache, to + U::LANES, key.high);
+  store8(cache, to + VALUE, value.low);
+  store8(cache, to + VALUE + U::LANES, value.high);
+}
+
 }  // namespace kd

@@ -20,3 +20,15 @@ family! { drafter_append, template "cache/head_norm_rope.cuh";
             slots: i32[M], cache: mut bf16[T, 2, N, D] }
   launch  { grid (M, ceil_div(N, HEADS)), block THREADS, pdl }
 }
+
+/// `drafter_append` of committed tokens for all `L` layers at once: `kv[m][l]` is what one product with the layers' key and
+/// value projections, one after another, makes of a token's fused taps, and `gain[l]` the layer's.
+family! { drafter_context, template "cache/head_norm_rope.cuh";
+  dims    { D = drafter_head_dim, N = drafter_kv_heads / min(tp, drafter_kv_heads) }
+  variant h16 { THREADS = 128 }
+  const   { LANES = D / 16, HEADS = THREADS / LANES }
+  require { D % 16 == 0, 32 % LANES == 0, LANES <= 32 }
+  args    { kv: bf16[M, L, 2, N, D], gain: bf16[L, D], eps: f32, rope: f32[P, D], positions: i32[M], slots: i32[M],
+            cache: mut bf16[L, T, 2, N, D] }
+  launch  { grid (M, ceil_div(N, HEADS), L), block THREADS, pdl }
+}

@@ -41,12 +41,12 @@ fn invented(seed: u64) -> Profile {
     profile.hidden = 64 * (1 + below(200));
     profile.q_lora_rank = 32 * (1 + below(100));
     profile.kv_lora_rank = 16 * (1 + below(40));
-    profile.rope_dim = 16 * (1 + below(8));
+    profile.rope_dim = 64 * (1 + below(2));
     profile.expert_width = 256 * (1 + below(12));
     profile.dense_width = 256 * (1 + below(40));
     profile.vocab = 256 * (1 + below(500));
     if let Some(drafter) = &mut profile.drafter {
-        drafter.head_dim = 16 << below(5);
+        drafter.head_dim = 64 << below(2);
         drafter.width = 256 * (1 + below(40));
     }
     profile

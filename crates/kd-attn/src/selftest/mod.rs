@@ -1,9 +1,14 @@
 //! The attention kernels against the operations of this crate, on the device at hand.
 
+mod block;
+mod chunk;
 mod commit;
+mod context;
 mod drafter;
+mod expanded;
 mod heads;
 mod latent;
+mod prefill;
 
 use kd_kernels::selftest::{Check, Failure, Outcome, Random, run};
 use kd_kernels::{Device, Kernels};
@@ -11,11 +16,15 @@ use kd_kernels::{Device, Kernels};
 use crate::{Rope, RopeTable, Yarn};
 
 /// The checks of this crate by the name of what they cover.
-pub const CHECKS: [(&str, Check); 4] = [
+pub const CHECKS: [(&str, Check); 8] = [
     ("latent_append", latent::check),
     ("head_norm_rope", heads::check),
     ("drafter_append", drafter::check),
+    ("drafter_context", context::check),
     ("commit", commit::check),
+    ("prefill_attention", prefill::check),
+    ("prefill", chunk::check),
+    ("drafter_attention", block::check),
 ];
 
 /// Runs every check of this crate on the units that `kernels` has.

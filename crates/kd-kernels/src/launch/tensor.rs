@@ -10,7 +10,7 @@ use super::{KernelError, Stream};
 const ALIGN: u64 = 16;
 
 /// A read operand: elements of type `T` in device memory, row-major, `RANK` axes.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct TensorRef<'a, T, const RANK: usize> {
     pub(super) address: u64,
     shape: [usize; RANK],
@@ -39,6 +39,11 @@ impl<'a, T, const RANK: usize> TensorRef<'a, T, RANK> {
         Ok(Self { address, shape, view: PhantomData })
     }
 
+    /// The size of each axis, outermost first.
+    pub fn shape(&self) -> [usize; RANK] {
+        self.shape
+    }
+
     /// The size of an axis.
     pub(crate) fn dim(&self, axis: usize) -> i64 {
         dim(&self.shape, axis)
@@ -60,6 +65,11 @@ impl<'a, T, const RANK: usize> TensorMut<'a, T, RANK> {
         let (address, _) = view.device_ptr_mut(stream.cuda());
         check(&shape, length, same_context, address)?;
         Ok(Self { address, shape, view: PhantomData })
+    }
+
+    /// The same operand for one of several launches.
+    pub fn reborrow(&mut self) -> TensorMut<'_, T, RANK> {
+        TensorMut { address: self.address, shape: self.shape, view: PhantomData }
     }
 
     /// The size of an axis.

@@ -1,0 +1,231 @@
+//! `prefill_attention` and `latent_gather`, and the chain of a whole chunk, against expanded MLA in f64.
+
+use half::bf16;
+use kd_kernels::bundle::Row;
+use kd_kernels::families::prefill_attention;
+use kd_kernels::selftest::{
+    Bound, Failure, Outcome, Output, Random, Subject, Written, gather, units, upload, verify,
+};
+use kd_kernels::{Choice, CudaSlice, Device, KernelError, Kernels, Stream, TensorRef};
+
+use super::expanded::{Keys, Shape};
+
+/// Keys of the block that all rows see: no whole number of tiles of any variant.
+const KEYS: usize = 203;
+/// Rows, committed tokens and keys of a block: page and tile edges, blocks that end within the chunk, a block of which the
+/// first rows see nothing.
+const CASES: [(usize, usize, usize); 9] = [
+    (1, 0, 64),
+    (64, 0, 64),
+    (65, 0, 128),
+    (7, 63, 64),
+    (64, 64, 128),
+    (129, 65, 4096),
+    (200, 1, 64),
+    (33, 500, 192),
+    (300, 128, 256),
+];
+
+pub(super) fn check(
+    device: &Device,
+    kernels: &Kernels,
+    rows: &[usize],
+    seed: u64,
+) -> Result<Vec<Outcome>, Failure> {
+    let mut outcomes = Vec::new();
+    let most = rows.iter().copied().max().unwrap_or_default();
+    for row in units(kernels, "prefill_attention") {
+        let subject = WholeBlock::new(device, kernels, row, most, seed)?;
+        for case in CASES {
+            let wrong = |what| Failure::Wrong { unit: row.unit.clone(), rows: case.0, what };
+            causal(&subject, case, seed).map_err(|error| match error {
+                Error::Kernel(error) => Failure::Kernel(error),
+                Error::Wrong(what) => wrong(format!("{} committed, blocks of {}: {what}", case.1, case.2)),
+            })?;
+        }
+        outcomes.extend(verify(&subject, rows)?);
+    }
+    Ok(outcomes)
+}
+
+/// Rows that all see one whole block: whatever else is in the launch, a row's bits are its own.
+struct WholeBlock {
+    stream: Stream,
+    unit: String,
+    variant: String,
+    kernel: prefill_attention::PrefillAttention,
+    shape: Shape,
+    queries: Vec<bf16>,
+    keys: Keys,
+    expanded: CudaSlice<bf16>,
+    entries: CudaSlice<bf16>,
+}
+
+struct Memory {
+    rows: usize,
+    queries: CudaSlice<bf16>,
+    part_o: Output<f32>,
+    part_ml: Output<f32>,
+    y: Output<bf16>,
+}
+
+impl WholeBlock {
+    fn new(
+        device: &Device,
+        kernels: &Kernels,
+        row: &Row,
+        rows: usize,
+        seed: u64,
+    ) -> Result<Self, KernelError> {
+        let (n, r, vd, c) = (row.dim("N")?, row.dim("R")?, row.dim("VD")?, row.dim("C")?);
+        let shape = Shape { heads: 3, nope: n.1, rope: r.1, value: vd.1, latent: c.1 };
+        let (stream, mut random) = (device.stream()?, Random::new(seed));
+        let expanded = random.values(KEYS * shape.expanded(), 1.0);
+        let entries = random.values(KEYS * shape.entry(), 1.0);
+        let dims = prefill_attention::Dims { n: n.0, r: r.0, vd: vd.0, c: c.0 };
+        Ok(Self {
+            unit: row.unit.clone(),
+            variant: row.variant.clone(),
+            kernel: prefill_attention::PrefillAttention::load(kernels, dims)?,
+            shape,
+            queries: random.values(rows * shape.query(), 3.0),
+            keys: Keys::given(shape, &expanded, &entries),
+            expanded: upload(&stream, &with_poison(&expanded, shape.expanded()))?,
+            entries: upload(&stream, &with_poison(&entries, shape.entry()))?,
+            stream,
+        })
+    }
+
+    fn memory_for(&self, queries: &[bf16]) -> Result<Memory, KernelError> {
+        let (stream, Shape { heads, value, .. }) = (&self.stream, self.shape);
+        let rows = queries.len() / self.shape.query();
+        Ok(Memory {
+            rows,
+            queries: upload(stream, queries)?,
+            part_o: Output::poisoned(stream, rows, heads * value)?,
+            part_ml: Output::poisoned(stream, rows, heads * 8)?,
+            y: Output::poisoned(stream, rows, heads * value)?,
+        })
+    }
+
+    /// One block: `count` keys from `first` on, of a chunk after `committed` tokens that has `total` keys in all.
+    fn block(
+        &self,
+        memory: &mut Memory,
+        keys: (&CudaSlice<bf16>, &CudaSlice<bf16>),
+        (first, count, total): (usize, usize, usize),
+        committed: usize,
+    ) -> Result<(), KernelError> {
+        let (stream, shape, rows) = (&self.stream, self.shape, memory.rows);
+        let Shape { heads, nope, rope, value, .. } = shape;
+        let expanded = keys.0.slice(first * shape.expanded()..(first + count) * shape.expanded());
+        let entries = keys.1.slice(first * shape.entry()..(first + count) * shape.entry());
+        let args = prefill_attention::Args {
+            q: TensorRef::new(stream, memory.queries.as_view(), [rows, heads, nope + rope])?,
+            kv: TensorRef::new(stream, expanded, [count, heads, nope + value])?,
+            entries: TensorRef::new(stream, entries, [count, shape.entry()])?,
+            ahead: committed as i32 - first as i32,
+            scale: shape.scale(),
+            resumed: i32::from(first > 0),
+            finished: i32::from(first + count == total),
+            part_o: memory.part_o.tensor(stream, [rows, heads, value])?,
+            part_ml: memory.part_ml.tensor(stream, [rows, heads, 8])?,
+            y: memory.y.tensor(stream, [rows, heads, value])?,
+        };
+        self.kernel.launch(stream, Choice::Forced(&self.variant), args).map(drop)
+    }
+}
+
+/// `values`, and a tile's worth of rows behind them that must not be read.
+fn with_poison(values: &[bf16], width: usize) -> Vec<bf16> {
+    [values, &vec![bf16::NAN; 128 * width]].concat()
+}
+
+enum Error {
+    Kernel(KernelError),
+    Wrong(String),
+}
+
+impl From<KernelError> for Error {
+    fn from(error: KernelError) -> Self {
+        Self::Kernel(error)
+    }
+}
+
+/// A chunk after `committed` tokens in blocks: random inputs, then queries of zeros and values of 1 at every fourth token,
+/// so that each output is a known average and a key too many or too few shows.
+fn causal(
+    subject: &WholeBlock,
+    (rows, committed, block): (usize, usize, usize),
+    seed: u64,
+) -> Result<(), Error> {
+    let (stream, shape, total) = (&subject.stream, subject.shape, committed + rows);
+    let mut random = Random::new(seed ^ total as u64);
+    let mut queries = random.values(rows * shape.query(), 3.0);
+    let mut expanded = random.values(total * shape.expanded(), 1.0);
+    let entries = random.values(total * shape.entry(), 1.0);
+    for constant in [false, true] {
+        if constant {
+            queries.fill(bf16::ZERO);
+            for (i, value) in expanded.iter_mut().enumerate() {
+                *value = if i / shape.expanded() % 4 == 0 { bf16::ONE } else { bf16::ZERO };
+            }
+        }
+        let mut memory = subject.memory_for(&queries)?;
+        let device = (
+            upload(stream, &with_poison(&expanded, shape.expanded()))?,
+            upload(stream, &with_poison(&entries, shape.entry()))?,
+        );
+        for first in (0..total).step_by(block) {
+            let place = (first, block.min(total - first), total);
+            subject.block(&mut memory, (&device.0, &device.1), place, committed)?;
+        }
+        let y = memory.y.written(stream, "y")?;
+        let (keys, mut bound) = (Keys::given(shape, &expanded, &entries), Bound::default());
+        for (row, query) in queries.chunks_exact(shape.query()).enumerate() {
+            let expected = keys.attend(query, committed + row + 1);
+            let judged = expected.judge(row, &y.values(row), &mut bound);
+            judged.map_err(|what| Error::Wrong(if constant { format!("averages: {what}") } else { what }))?;
+        }
+    }
+    Ok(())
+}
+
+impl Subject for WholeBlock {
+    type Memory = Memory;
+
+    fn unit(&self) -> &str {
+        &self.unit
+    }
+
+    fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    fn memory(&self, order: &[usize]) -> Result<Memory, KernelError> {
+        self.memory_for(&gather(&self.queries, self.shape.query(), order))
+    }
+
+    fn launch(&self, memory: &mut Memory) -> Result<(), KernelError> {
+        self.block(memory, (&self.expanded, &self.entries), (0, KEYS, KEYS), KEYS)
+    }
+
+    fn written(&self, memory: &mut Memory) -> Result<Vec<Written>, KernelError> {
+        Ok(vec![memory.y.written(&self.stream, "y")?])
+    }
+
+    fn judge(&self, order: &[usize], written: &[Written]) -> Result<f64, String> {
+        let y = written.first().ok_or("the output is missing")?;
+        let mut bound = Bound::default();
+        for (row, &input) in order.iter().enumerate() {
+            let query = gather(&self.queries, self.shape.query(), &[input]);
+            self.keys.attend(&query, KEYS).judge(row, &y.values(row), &mut bound)?;
+        }
+        Ok(bound.worst)
+    }
+
+    fn bytes(&self, rows: usize) -> usize {
+        let rows = rows * (self.shape.query() + self.shape.out());
+        (rows + KEYS * (self.shape.expanded() + self.shape.rope)) * size_of::<bf16>()
+    }
+}

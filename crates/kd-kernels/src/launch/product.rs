@@ -1,0 +1,251 @@
+//! Large matrix products through cuBLASLt, for prompt chunks: `y = x Wᵀ`, bf16 in and out, f32 sums.
+
+use std::ffi::c_void;
+use std::sync::Arc;
+
+use cudarc::cublaslt::result::{self, CublasError};
+use cudarc::cublaslt::sys;
+use cudarc::driver::CudaContext;
+use half::bf16;
+
+use super::{KernelError, Stream, TensorMut, TensorRef};
+use crate::Device;
+
+/// A product of rows with one matrix `[N, K]`.
+///
+/// cuBLASLt is asked once, for the largest number of rows, and the algorithm that it names serves every number of rows:
+/// asked for each, it would add in another order for another number of rows. Algorithms that need a workspace or add
+/// parts of a sum atomically are excluded.
+#[derive(Debug)]
+pub struct Product {
+    handle: Handle,
+    algorithm: sys::cublasLtMatmulAlgo_t,
+    operation: Operation,
+    n: usize,
+    k: usize,
+    stride: usize,
+    most: usize,
+    context: Arc<CudaContext>,
+}
+
+impl Product {
+    /// A product of up to `most` rows of `k` values, `stride` values apart, with `[n, k]`.
+    ///
+    /// # Errors
+    /// No library, sizes that it does not support.
+    pub fn new(device: &Device, n: usize, k: usize, stride: usize, most: usize) -> Result<Self, KernelError> {
+        // SAFETY: only tries to load the library by its names.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(KernelError::NoLibrary {
+                library: "cuBLASLt (libcublasLt)",
+                purpose: "prompt chunks",
+            });
+        }
+        let failed = |error| failed(n, k, error);
+        let context = device.context().clone();
+        context.bind_to_thread().map_err(|error| KernelError::driver("cuCtxSetCurrent", error))?;
+        let handle = Handle(result::create_handle().map_err(failed)?);
+        let operation = Operation::new().map_err(failed)?;
+        let shape = Layouts::new(n, k, stride, most).map_err(failed)?;
+        let preference = Preference::new().map_err(failed)?;
+        // SAFETY: every descriptor was made above and lives until the end of this function.
+        let found = unsafe {
+            result::get_matmul_algo_heuristic(
+                handle.0,
+                operation.0,
+                shape.w,
+                shape.x,
+                shape.y,
+                shape.y,
+                preference.0,
+            )
+        };
+        let algorithm = found.map_err(failed)?.algo;
+        Ok(Self { handle, algorithm, operation, n, k, stride, most, context })
+    }
+
+    /// `y[m] = W x[m][..k]` for the rows of `x` `[M, stride]`, `w` `[n, k]` and `y` `[M, n]`. Safe to capture in a graph.
+    ///
+    /// # Errors
+    /// Operands of other sizes, more rows than were announced, a refused launch.
+    pub fn launch(
+        &self,
+        stream: &Stream,
+        x: &TensorRef<'_, bf16, 2>,
+        w: &TensorRef<'_, bf16, 2>,
+        y: &mut TensorMut<'_, bf16, 2>,
+    ) -> Result<(), KernelError> {
+        let rows = x.dim(0);
+        let shape = |operand, axis, formula, found: i64, expected: i64| {
+            let error = || KernelError::Shape {
+                family: "product",
+                operand,
+                axis,
+                formula,
+                expected: expected.to_string(),
+                found,
+            };
+            if found == expected { Ok(()) } else { Err(error()) }
+        };
+        let int = |size: usize| i64::try_from(size).unwrap_or(i64::MAX);
+        shape("x", 1, "the stride", x.dim(1), int(self.stride))?;
+        shape("w", 0, "N", w.dim(0), int(self.n))?;
+        shape("w", 1, "K", w.dim(1), int(self.k))?;
+        shape("y", 0, "M", y.dim(0), rows)?;
+        shape("y", 1, "N", y.dim(1), int(self.n))?;
+        let count = usize::try_from(rows).unwrap_or(usize::MAX);
+        if count > self.most {
+            let unit = format!("product with [{}, {}]", self.n, self.k);
+            return Err(KernelError::Limit { unit, what: "rows", value: rows, limit: int(self.most) });
+        }
+        if count == 0 {
+            return Ok(());
+        }
+        let failed = |error| failed(self.n, self.k, error);
+        self.context.bind_to_thread().map_err(|error| KernelError::driver("cuCtxSetCurrent", error))?;
+        let shape = Layouts::new(self.n, self.k, self.stride, count).map_err(failed)?;
+        let (one, zero) = (1.0f32, 0.0f32);
+        let out = y.address as *mut c_void;
+        // SAFETY: the descriptors live across the call, which copies them and the factors; the operands have the sizes
+        // that the layouts say, and live on this device.
+        let status = unsafe {
+            result::matmul(
+                self.handle.0,
+                self.operation.0,
+                std::ptr::from_ref(&one).cast(),
+                std::ptr::from_ref(&zero).cast(),
+                w.address as *const c_void,
+                shape.w,
+                x.address as *const c_void,
+                shape.x,
+                out,
+                shape.y,
+                out,
+                shape.y,
+                &self.algorithm,
+                std::ptr::null_mut(),
+                0,
+                stream.cuda().cu_stream().cast(),
+            )
+        };
+        status.map_err(failed)
+    }
+}
+
+// SAFETY: the library's handles and descriptors may be used from any thread; nothing here changes them after `new`.
+unsafe impl Send for Product {}
+// SAFETY: as for Send; the library allows concurrent calls with one handle.
+unsafe impl Sync for Product {}
+
+fn failed(n: usize, k: usize, error: CublasError) -> KernelError {
+    KernelError::Driver { what: format!("cuBLASLt, product with [{n}, {k}]"), code: error.to_string() }
+}
+
+#[derive(Debug)]
+struct Handle(sys::cublasLtHandle_t);
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // SAFETY: made by `create_handle`, destroyed once. An error has nowhere to go.
+        let _ = unsafe { result::destroy_handle(self.0) };
+    }
+}
+
+/// f32 sums; the library's matrices are column-major, so the row-major `[N, K]` is a `[K, N]` to be transposed.
+#[derive(Debug)]
+struct Operation(sys::cublasLtMatmulDesc_t);
+
+impl Operation {
+    fn new() -> Result<Self, CublasError> {
+        let operation = Self(result::create_matmul_desc(
+            sys::cublasComputeType_t::CUBLAS_COMPUTE_32F,
+            sys::cudaDataType::CUDA_R_32F,
+        )?);
+        let transposed: i32 = 1; // CUBLAS_OP_T
+        let attribute = sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_TRANSA;
+        let bytes = size_of_val(&transposed);
+        // SAFETY: the attribute is an int32, copied by the call.
+        unsafe {
+            result::set_matmul_desc_attribute(
+                operation.0,
+                attribute,
+                std::ptr::from_ref(&transposed).cast(),
+                bytes,
+            )?;
+        }
+        Ok(operation)
+    }
+}
+
+impl Drop for Operation {
+    fn drop(&mut self) {
+        // SAFETY: made by `create_matmul_desc`, destroyed once.
+        let _ = unsafe { result::destroy_matmul_desc(self.0) };
+    }
+}
+
+/// No workspace and no split sums.
+struct Preference(sys::cublasLtMatmulPreference_t);
+
+impl Preference {
+    fn new() -> Result<Self, CublasError> {
+        let preference = Self(result::create_matmul_pref()?);
+        let (workspace, reductions) = (0u64, 0u32);
+        let (bytes, schemes) = (size_of_val(&workspace), size_of_val(&reductions));
+        // SAFETY: a u64 and a u32 attribute, copied by the calls.
+        unsafe {
+            result::set_matmul_pref_attribute(
+                preference.0,
+                sys::cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                std::ptr::from_ref(&workspace).cast(),
+                bytes,
+            )?;
+            result::set_matmul_pref_attribute(
+                preference.0,
+                sys::cublasLtMatmulPreferenceAttributes_t::CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                std::ptr::from_ref(&reductions).cast(),
+                schemes,
+            )?;
+        }
+        Ok(preference)
+    }
+}
+
+impl Drop for Preference {
+    fn drop(&mut self) {
+        // SAFETY: made by `create_matmul_pref`, destroyed once.
+        let _ = unsafe { result::destroy_matmul_pref(self.0) };
+    }
+}
+
+/// The three matrices as the library sees them, for one number of rows.
+struct Layouts {
+    w: sys::cublasLtMatrixLayout_t,
+    x: sys::cublasLtMatrixLayout_t,
+    y: sys::cublasLtMatrixLayout_t,
+}
+
+impl Layouts {
+    fn new(n: usize, k: usize, stride: usize, rows: usize) -> Result<Self, CublasError> {
+        let layout = |height: usize, width: usize, step: usize| {
+            let step = i64::try_from(step).unwrap_or(-1); // refused by the library
+            result::create_matrix_layout(sys::cudaDataType::CUDA_R_16BF, height as u64, width as u64, step)
+        };
+        let mut layouts = Self { w: std::ptr::null_mut(), x: std::ptr::null_mut(), y: std::ptr::null_mut() };
+        layouts.w = layout(k, n, k)?;
+        layouts.x = layout(k, rows, stride)?;
+        layouts.y = layout(n, rows, n)?;
+        Ok(layouts)
+    }
+}
+
+impl Drop for Layouts {
+    fn drop(&mut self) {
+        for layout in [self.w, self.x, self.y] {
+            if !layout.is_null() {
+                // SAFETY: made by `create_matrix_layout`, destroyed once.
+                let _ = unsafe { result::destroy_matrix_layout(layout) };
+            }
+        }
+    }
+}
