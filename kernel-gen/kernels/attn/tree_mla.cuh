@@ -1,0 +1,133 @@
+// Absorbed MLA of tree nodes over pages and scratch: partial results of one leaf of keys for each tile of rows.
+//
+// A tile is ROWS rows (node, head) of one stream. Keys come in steps of 16 neighbouring positions, each multiplied, and its
+// softmax rescaled, on its own; scores are the sum of four quarters of the latent in order. So a row's bits depend on its own
+// query and keys, in order of position. While all 16 positions are committed, a step serves every row of the tile. From there
+// on each node has steps of its own, gathered along its path from page and scratch: the row cannot tell where a key came from.
+//
+// Three steps are in flight, one barrier for each: while a step's scores are multiplied, each warp a quarter of the latent,
+// the scores of the step before become weights, and the weights of the one before that mix latents, each warp 1/8 of the columns.
+#pragma once
+
+#include "attn/mla_work.cuh"
+#include "attn/mla_step.cuh"
+#include "ptx/pdl.cuh"
+
+namespace kd {
+
+namespace mla {
+
+// One barrier's worth of work: step `now` is mixed, the next weighed, the one after multiplied. Any of them may be absent.
+template <class U, class S>
+__device__ __forceinline__ void any_phase(const Loader<U, S>& loader, Multiplier<U, S>& rows, int now) {
+  const Work& work = work_of<S>();
+  const int warp = threadIdx.x / 32;
+  if (now >= -1) {
+    if (warp == (now & 7) && work.holds(now + U::ST)) loader.plan(now + U::ST);
+    if (work.holds(now + U::ST - 1)) loader.copy_keys(now + U::ST - 1, work.trunk);
+  }
+  ptx::copy_commit();
+  if (work.holds(now + 1)) rows.template weigh<false>((now + 1) & 1, step_of<S>(now + 1));
+  if (work.holds(now + 2)) {
+    const Step step = step_of<S>(now + 2);
+    bool served = false;
+#pragma unroll
+    for (int i = 0; i < rows.TILES; ++i) served |= rows.serves(step, rows.tile(i));
+    if (served) rows.score((now + 2) % U::ST, (now + 2) % U::RST);
+    if (served) rows.share(now & 1);
+  }
+  if (now >= 0) {
+    const Step step = step_of<S>(now);
+    uint32_t values[rows.PAIRS][4];
+    rows.take_values(now % U::ST, values);
+#pragma unroll
+    for (int m = 0; m < U::MT; ++m) {
+      if (!rows.serves(step, m)) continue;
+      rows.scale(m, now & 1);
+      rows.mix(m, now & 1, values);
+    }
+  }
+  ptx::copy_wait<U::ST - 4>();
+  __syncthreads();
+}
+
+// The same as long as all three steps, and the one that is copied, serve every row with every key. Returns the first step
+// that was not mixed.
+template <class U, class S>
+__device__ __forceinline__ int trunk_phases(const Loader<U, S>& loader, Multiplier<U, S>& rows, int now) {
+  const int trunk = work_of<S>().trunk, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const uint32_t to = loader.latents(0) + 2 * warp * U::LATENT + lane / loader.VECS * U::LATENT + lane % loader.VECS * 16;
+  const uint32_t to_key = loader.keys(0) + 2 * warp * U::KEY + lane / loader.KEY_VECS * U::KEY + lane % loader.KEY_VECS * 16;
+  const __nv_bfloat16* from = loader.trunk_rows(now + U::ST - 1) + loader.first_vector(lane);
+#pragma unroll 1
+  for (int copied = now + U::ST - 1; copied < trunk; ++copied, ++now) {
+    if (copied % (PAGE / KEYS) == 0) from = loader.trunk_rows(copied) + loader.first_vector(lane);
+    loader.copy_pair(from, to + copied % U::ST * (KEYS * U::LATENT), to_key + copied % U::RST * (KEYS * U::KEY));
+    ptx::copy_commit();
+    from += KEYS * U::W;
+    rows.scale_all(now & 1);
+    rows.mix_all(now % U::ST, now & 1);
+    rows.template weigh<true>(now + 1 & 1, Step{});
+    rows.score((now + 2) % U::ST, (now + 2) % U::RST);
+    rows.share(now & 1);
+    ptx::copy_wait<U::ST - 4>();
+    __syncthreads();
+  }
+  return now;
+}
+
+}  // namespace mla
+
+template <class U, class S>
+__device__ __forceinline__ void tree_mla(const __nv_bfloat16* q, const __nv_bfloat16* pages, const int32_t* table,
+                                         const int32_t* starts, const int32_t* committed, const uint64_t* ancestors,
+                                         const __nv_bfloat16* scratch, float scale, float* part_o, float* part_ml, int T,
+                                         int X, int B, int P, int A, int Z) {
+  using namespace mla;
+  // The shuffle tells the compiler that warps do not diverge by it.
+  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
+  ptx::grid_dependency_wait();
+  const Loader<U, S> loader{pages, scratch, q};
+  if (threadIdx.x == 0) work_of<S>().item = blockIdx.x;
+  while (true) {
+    if (warp == 0) set_up<U, S>(table, starts, committed, ancestors, scale, X, B, P, A);
+    __syncthreads();
+    const Work& work = work_of<S>();
+    if (work.steps < 0) break;
+    if (work.steps > 0) {
+      loader.copy_queries();
+      if (warp == 0)
+        for (int i = 0; i < U::ST - 1; ++i)
+          if (work.holds(i)) loader.plan(i);
+      ptx::copy_wait<0>();
+      __syncthreads();
+      Multiplier<U, S> rows;
+      rows.factor = work.factor;
+      rows.take_queries();
+      __syncthreads();
+      for (int i = 0; i < U::ST - 2; ++i) {
+        if (work.holds(i)) loader.copy_keys(i, work.trunk);
+        ptx::copy_commit();
+      }
+      ptx::copy_wait<U::ST - 3>();
+      __syncthreads();
+      int now = -2;
+#pragma unroll 1
+      for (; now < 0; ++now) any_phase(loader, rows, now);
+      if (now + U::ST - 1 < work.trunk) {
+        now = trunk_phases(loader, rows, now);
+        // These have not been planned.
+        if (warp == 0)
+          for (int i = 0; i < U::ST; ++i)
+            if (work.holds(now + i)) loader.plan(now + i);
+        __syncthreads();
+      }
+#pragma unroll 1
+      for (; now < work.steps; ++now) any_phase(loader, rows, now);
+      rows.store(part_o, part_ml, Z);
+    }
+    __syncthreads();  // the work's description is read to the end
+  }
+}
+
+}  // namespace kd
