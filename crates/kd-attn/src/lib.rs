@@ -6,6 +6,7 @@
 
 mod batch;
 mod drafter;
+mod leaves;
 mod mla;
 mod pages;
 mod rope;
@@ -13,6 +14,7 @@ pub mod selftest;
 
 pub use batch::{Ancestors, Mask, Segment, positions, rows};
 pub use drafter::{BlockSegment, GqaConfig, attend_block};
+pub use leaves::Leaves;
 pub use mla::{Mla, MlaConfig, QueryProjection};
 pub use pages::{CacheError, PAGE_TOKENS, PageId, PagedCache};
 pub use rope::{Rope, RopeTable, Yarn};

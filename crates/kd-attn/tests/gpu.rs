@@ -24,4 +24,6 @@ checks! {
     drafter_append_matches_the_cpu_at_demo_sizes: "drafter_append" at "demo-tp1";
     commit_matches_the_cpu_at_k26_sizes: "commit" at "k26-tp8";
     commit_matches_the_cpu_at_demo_sizes: "commit" at "demo-tp1";
+    tree_mla_matches_the_cpu_at_k26_sizes: "tree_mla" at "k26-tp8";
+    tree_mla_matches_the_cpu_at_demo_sizes: "tree_mla" at "demo-tp1";
 }

@@ -13,7 +13,7 @@ namespace mla {
 
 constexpr int PAGE = 64;    // tokens in a page
 constexpr int KEYS = 16;    // keys that are multiplied together; a tile of keys starts at a multiple of it
-constexpr int MOST = 4096;  // tokens in the longest leaf
+constexpr int MOST = 2048;  // tokens in the longest leaf
 
 template <int BASE>
 struct Leaf {
@@ -93,11 +93,11 @@ __device__ __forceinline__ bool find_stream(const int32_t* starts, const int32_t
 struct Path {
   uint64_t low, high;
 
-  __device__ __forceinline__ static Path load(const uint64_t* ancestors, int A, int64_t row, bool root) {
+  __device__ __forceinline__ static Path load(const uint64_t* ancestors, int64_t row, bool root) {
     Path path = {0, 0};
     if (root) return path;
-    path.low = ptx::load8u(ancestors + row * A);
-    if (A > 1) path.high = ptx::load8u(ancestors + row * A + 1);
+    path.low = ptx::load8u(ancestors + 2 * row);
+    path.high = ptx::load8u(ancestors + 2 * row + 1);
     return path;
   }
   // Nodes between the root and this one, itself included.

@@ -203,12 +203,14 @@ struct Multiplier {
     for (int n = 0; n < PAIRS; ++n) ptx::ldmatrix4_transposed(values[n], latents + 32 * n);
   }
 
-  // Weights times latents for the 16-row tile `m`.
-  __device__ __forceinline__ void mix(int m, int buffer, const uint32_t (&values)[PAIRS][4]) {
+  __device__ __forceinline__ void take_weights(int m, int buffer, uint32_t (&a)[4]) const {
     const int row = lane % 16;
-    uint32_t a[4];
     ptx::ldmatrix4(a, ptx::shared_address(S::weights() + (buffer * U::ROWS + 16 * m) * KEYS) + row * 2 * KEYS +
                           (lane / 16 ^ row / 4 % 2) * 16);
+  }
+
+  // Weights times latents for the 16-row tile `m`.
+  __device__ __forceinline__ void mix(int m, const uint32_t (&a)[4], const uint32_t (&values)[PAIRS][4]) {
 #pragma unroll
     for (int n = 0; n < PAIRS; ++n) {
       ptx::mma_16816_bf16(sum[m][2 * n], a[0], a[1], a[2], a[3], values[n][0], values[n][1]);
@@ -217,10 +219,14 @@ struct Multiplier {
   }
 
   __device__ __forceinline__ void mix_all(int slot, int buffer) {
-    uint32_t values[PAIRS][4];
+    uint32_t values[PAIRS][4], a[2][4];
     take_values(slot, values);
+    take_weights(0, buffer, a[0]);
 #pragma unroll
-    for (int m = 0; m < U::MT; ++m) mix(m, buffer, values);
+    for (int m = 0; m < U::MT; ++m) {
+      if (m + 1 < U::MT) take_weights(m + 1, buffer, a[(m + 1) % 2]);
+      mix(m, a[m % 2], values);
+    }
   }
 
   // Partial results: the mix that is not yet divided, the score (times log2 e) that weights are relative to, and their sum.

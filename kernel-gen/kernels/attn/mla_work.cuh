@@ -44,7 +44,7 @@ __device__ __forceinline__ Step& step_of(int number) {
 // By one warp. What is found is written down at once and read again: registers are scarce.
 template <class U, class S>
 __device__ __forceinline__ void set_up(const int32_t* table, const int32_t* starts, const int32_t* committed,
-                                       const uint64_t* ancestors, float scale, int X, int B, int P, int A) {
+                                       const uint64_t* ancestors, float scale, int X, int B, int P) {
   const int lane = threadIdx.x % 32;
   Work& work = work_of<S>();
   __syncwarp();
@@ -80,7 +80,7 @@ __device__ __forceinline__ void set_up(const int32_t* table, const int32_t* star
   int own_steps = 0;
   for (int i = lane; i < work.count; i += 32) {
     const int node = work.node + i;
-    const Path path = Path::load(ancestors, A, work.stream.first + node, node == 0);
+    const Path path = Path::load(ancestors, work.stream.first + node, node == 0);
     S::paths()[2 * i] = path.low;
     S::paths()[2 * i + 1] = path.high;
     own_steps += ::max(0, ::min(work.limit, (work.stream.committed + path.depth()) / KEYS + 1) - work.tail);

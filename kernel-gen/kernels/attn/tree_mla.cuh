@@ -44,7 +44,9 @@ __device__ __forceinline__ void any_phase(const Loader<U, S>& loader, Multiplier
     for (int m = 0; m < U::MT; ++m) {
       if (!rows.serves(step, m)) continue;
       rows.scale(m, now & 1);
-      rows.mix(m, now & 1, values);
+      uint32_t weights[4];
+      rows.take_weights(m, now & 1, weights);
+      rows.mix(m, weights, values);
     }
   }
   ptx::copy_wait<U::ST - 4>();
@@ -82,15 +84,14 @@ template <class U, class S>
 __device__ __forceinline__ void tree_mla(const __nv_bfloat16* q, const __nv_bfloat16* pages, const int32_t* table,
                                          const int32_t* starts, const int32_t* committed, const uint64_t* ancestors,
                                          const __nv_bfloat16* scratch, float scale, float* part_o, float* part_ml, int T,
-                                         int X, int B, int P, int A, int Z) {
+                                         int X, int B, int P, int Z) {
   using namespace mla;
-  // The shuffle tells the compiler that warps do not diverge by it.
-  const int warp = __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
+  const int warp = threadIdx.x / 32;
   ptx::grid_dependency_wait();
   const Loader<U, S> loader{pages, scratch, q};
   if (threadIdx.x == 0) work_of<S>().item = blockIdx.x;
   while (true) {
-    if (warp == 0) set_up<U, S>(table, starts, committed, ancestors, scale, X, B, P, A);
+    if (warp == 0) set_up<U, S>(table, starts, committed, ancestors, scale, X, B, P);
     __syncthreads();
     const Work& work = work_of<S>();
     if (work.steps < 0) break;

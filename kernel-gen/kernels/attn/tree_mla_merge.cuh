@@ -55,7 +55,7 @@ __device__ __forceinline__ float4 add_leaves(const float* o, const float* ml, in
 template <class U, class S>
 __device__ __forceinline__ void tree_mla_merge(const float* part_o, const float* part_ml, const int32_t* starts,
                                                const int32_t* committed, const uint64_t* ancestors, __nv_bfloat16* y, int Z,
-                                               int B, int T, int A) {
+                                               int B, int T) {
   using namespace mla;
   constexpr int BLOCKS = U::C / U::COLUMNS;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, node = blockIdx.x;
@@ -69,7 +69,7 @@ __device__ __forceinline__ void tree_mla_merge(const float* part_o, const float*
   __syncwarp();
   int leaves = 0;
   if (found) {
-    const Path path = Path::load(ancestors, A, node, node == stream.first);
+    const Path path = Path::load(ancestors, node, node == stream.first);
     leaves = ::min(stream.leaves, Leaf<U::BASE>::at(stream.committed + path.depth()) + 1);
   }
   const int64_t rows = int64_t(stream.nodes) * U::H, first = stream.part + int64_t(node - stream.first) * U::H;

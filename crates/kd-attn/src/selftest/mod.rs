@@ -4,6 +4,7 @@ mod commit;
 mod drafter;
 mod heads;
 mod latent;
+mod tree_mla;
 
 use kd_kernels::selftest::{Check, Failure, Outcome, Random, run};
 use kd_kernels::{Device, Kernels};
@@ -11,11 +12,12 @@ use kd_kernels::{Device, Kernels};
 use crate::{Rope, RopeTable, Yarn};
 
 /// The checks of this crate by the name of what they cover.
-pub const CHECKS: [(&str, Check); 4] = [
+pub const CHECKS: [(&str, Check); 5] = [
     ("latent_append", latent::check),
     ("head_norm_rope", heads::check),
     ("drafter_append", drafter::check),
     ("commit", commit::check),
+    ("tree_mla", tree_mla::check),
 ];
 
 /// Runs every check of this crate on the units that `kernels` has.

@@ -15,3 +15,5 @@ pub mod router;
 pub mod sample;
 pub mod silu_mul;
 pub mod top_k;
+pub mod tree_mla;
+pub mod tree_mla_merge;
