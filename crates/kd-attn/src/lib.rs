@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+pub mod bench;
 mod drafter;
 mod leaves;
 mod mla;

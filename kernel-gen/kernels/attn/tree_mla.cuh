@@ -68,10 +68,16 @@ __device__ __forceinline__ int trunk_phases(const Loader<U, S>& loader, Multipli
     ptx::copy_commit();
     from += KEYS * U::W;
     rows.scale_all(now & 1);
+#ifdef KD_OFFSET
+    if (warp < 4)
+#endif
     rows.mix_all(now % U::ST, now & 1);
     rows.template weigh<true>(now + 1 & 1, Step{});
     rows.score((now + 2) % U::ST, (now + 2) % U::RST);
     rows.share(now & 1);
+#ifdef KD_OFFSET
+    if (warp >= 4) rows.mix_all(now % U::ST, now & 1);
+#endif
     ptx::copy_wait<U::ST - 4>();
     __syncthreads();
   }

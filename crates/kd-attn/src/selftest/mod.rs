@@ -4,7 +4,7 @@ mod commit;
 mod drafter;
 mod heads;
 mod latent;
-mod tree_mla;
+pub(crate) mod tree_mla;
 
 use kd_kernels::selftest::{Check, Failure, Outcome, Random, run};
 use kd_kernels::{Device, Kernels};

@@ -10,6 +10,8 @@ pub mod drafter_append;
 pub mod embed;
 pub mod head_norm_rope;
 pub mod latent_append;
+pub mod mma_rate;
+pub mod read_rate;
 pub mod rms_norm;
 pub mod router;
 pub mod sample;

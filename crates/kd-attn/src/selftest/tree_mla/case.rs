@@ -7,7 +7,7 @@ use crate::{Ancestors, Mask, PAGE_TOKENS, PageId, Segment};
 
 /// What the inputs are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Inputs {
+pub(crate) enum Inputs {
     /// Queries of zero over keys that are zero in the pages and one-hot in the tree: a row is the average of what it sees, so
     /// column `i` tells whether it saw node `i`.
     Average,
@@ -19,15 +19,15 @@ pub(super) enum Inputs {
 
 /// One stream of a pass.
 #[derive(Clone, Debug)]
-pub(super) struct Branch {
+pub(crate) struct Branch {
     /// Parent of each node but the root, which is node 0.
-    pub(super) parents: Vec<usize>,
-    pub(super) committed: usize,
+    pub(crate) parents: Vec<usize>,
+    pub(crate) committed: usize,
 }
 
 impl Branch {
     /// A random tree of `nodes` nodes that is at most `depth` deep below its root.
-    pub(super) fn random(nodes: usize, committed: usize, depth: usize, random: &mut Random) -> Self {
+    pub(crate) fn random(nodes: usize, committed: usize, depth: usize, random: &mut Random) -> Self {
         let mut depths = vec![0];
         let mut parents = Vec::new();
         while depths.len() < nodes {
@@ -41,15 +41,22 @@ impl Branch {
     }
 
     /// A tree without branches.
-    pub(super) fn chain(nodes: usize, committed: usize) -> Self {
+    pub(crate) fn chain(nodes: usize, committed: usize) -> Self {
         Self { parents: (0..nodes - 1).collect(), committed }
     }
 
-    pub(super) fn nodes(&self) -> usize {
+    pub(crate) fn nodes(&self) -> usize {
         self.parents.len() + 1
     }
 
-    pub(super) fn ancestors(&self) -> Vec<Ancestors> {
+    /// Keys that all nodes see, added up.
+    pub(crate) fn seen(&self) -> usize {
+        let depth = |words: &Ancestors| words.iter().map(|word| word.count_ones() as usize).sum::<usize>();
+        let depths: usize = self.ancestors().iter().map(depth).sum();
+        self.nodes() * (self.committed + 1) + depths
+    }
+
+    pub(crate) fn ancestors(&self) -> Vec<Ancestors> {
         let mut all: Vec<Ancestors> = Vec::new();
         for (i, &parent) in self.parents.iter().enumerate() {
             let mut own = if parent == 0 { [0; 2] } else { all[parent - 1] };
@@ -62,36 +69,36 @@ impl Branch {
 
 /// Widths of the rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Widths {
-    pub(super) heads: usize,
-    pub(super) latent: usize,
-    pub(super) rope: usize,
+pub(crate) struct Widths {
+    pub(crate) heads: usize,
+    pub(crate) latent: usize,
+    pub(crate) rope: usize,
 }
 
 impl Widths {
-    pub(super) fn key(self) -> usize {
+    pub(crate) fn key(self) -> usize {
         self.latent + self.rope
     }
 }
 
 /// A pass over some streams: every input as it is before it is laid out in pages.
 #[derive(Clone, Debug)]
-pub(super) struct Case {
-    pub(super) widths: Widths,
-    pub(super) branches: Vec<Branch>,
+pub(crate) struct Case {
+    pub(crate) widths: Widths,
+    pub(crate) branches: Vec<Branch>,
     /// `[rows, heads, key]`
-    pub(super) queries: Vec<bf16>,
+    pub(crate) queries: Vec<bf16>,
     /// `[rows, key]`: entries of the nodes.
-    pub(super) scratch: Vec<bf16>,
+    pub(crate) scratch: Vec<bf16>,
     /// For each stream `[committed, key]`.
-    pub(super) context: Vec<Vec<bf16>>,
+    pub(crate) context: Vec<Vec<bf16>>,
 }
 
 /// Factor on the scores: that of K2.6, about.
-pub(super) const SCALE: f32 = 0.1147;
+pub(crate) const SCALE: f32 = 0.1147;
 
 impl Case {
-    pub(super) fn new(widths: Widths, branches: Vec<Branch>, inputs: Inputs, random: &mut Random) -> Self {
+    pub(crate) fn new(widths: Widths, branches: Vec<Branch>, inputs: Inputs, random: &mut Random) -> Self {
         let key = widths.key();
         let rows: usize = branches.iter().map(Branch::nodes).sum();
         let one_hot = |at: usize, value: f32| -> Vec<bf16> {
@@ -128,12 +135,24 @@ impl Case {
         Self { widths, branches, queries, scratch, context }
     }
 
-    pub(super) fn rows(&self) -> usize {
+    /// A pass whose tokens are of no interest.
+    pub(crate) fn without_context(widths: Widths, branches: Vec<Branch>, random: &mut Random) -> Self {
+        let rows: usize = branches.iter().map(Branch::nodes).sum();
+        Self {
+            widths,
+            queries: random.values(rows * widths.heads * widths.key(), 1.0),
+            scratch: random.values(rows * widths.key(), 1.0),
+            context: vec![Vec::new(); branches.len()],
+            branches,
+        }
+    }
+
+    pub(crate) fn rows(&self) -> usize {
         self.branches.iter().map(Branch::nodes).sum()
     }
 
     /// The first row of each stream, and the number of rows.
-    pub(super) fn starts(&self) -> Vec<usize> {
+    pub(crate) fn starts(&self) -> Vec<usize> {
         let mut starts = vec![0];
         starts.extend(self.branches.iter().scan(0, |row, branch| {
             *row += branch.nodes();
@@ -152,7 +171,7 @@ impl Case {
     }
 
     /// The pass in which node `node` of stream `stream` is decoded alone: its ancestors are committed.
-    pub(super) fn alone(&self, stream: usize, node: usize) -> Self {
+    pub(crate) fn alone(&self, stream: usize, node: usize) -> Self {
         let (key, path) = (self.widths.key(), self.path(stream, node));
         let (own, before) = path.split_last().map_or((0, &[][..]), |(own, before)| (*own, before));
         let context = [self.context[stream].clone(), gather(&self.scratch, key, before)].concat();
@@ -166,7 +185,7 @@ impl Case {
     }
 
     /// The streams `order` of this pass.
-    pub(super) fn streams(&self, order: &[usize]) -> Self {
+    pub(crate) fn streams(&self, order: &[usize]) -> Self {
         let (starts, key) = (self.starts(), self.widths.key());
         let rows: Vec<usize> = order.iter().flat_map(|s| starts[*s]..starts[*s + 1]).collect();
         Self {
@@ -179,7 +198,7 @@ impl Case {
     }
 
     /// Pages that the pass needs, and each stream's table of them in random order.
-    pub(super) fn tables(&self, random: &mut Random) -> (usize, Vec<Vec<PageId>>) {
+    pub(crate) fn tables(&self, random: &mut Random) -> (usize, Vec<Vec<PageId>>) {
         let counts: Vec<usize> =
             self.branches.iter().map(|branch| branch.committed.div_ceil(PAGE_TOKENS)).collect();
         let pages = counts.iter().sum::<usize>() + 3;
@@ -213,7 +232,7 @@ impl Case {
 
     /// Compares every `every`-th (node, head) of `found` `[rows, heads, latent]` with its own decode: the largest error as a
     /// fraction of the bound.
-    pub(super) fn judge(&self, found: &[bf16], every: usize) -> Result<f64, String> {
+    pub(crate) fn judge(&self, found: &[bf16], every: usize) -> Result<f64, String> {
         let (heads, latent) = (self.widths.heads, self.widths.latent);
         let mut bound = Bound::default();
         let nodes = self.branches.iter().enumerate().flat_map(|(s, b)| (0..b.nodes()).map(move |n| (s, n)));

@@ -10,13 +10,13 @@ use crate::{Leaves, PAGE_TOKENS, PageId};
 
 /// The kernels of one rank.
 #[derive(Debug)]
-pub(super) struct Attention {
-    pub(super) tree: tree_mla::TreeMla,
-    pub(super) merge: tree_mla_merge::TreeMlaMerge,
+pub(crate) struct Attention {
+    pub(crate) tree: tree_mla::TreeMla,
+    pub(crate) merge: tree_mla_merge::TreeMlaMerge,
 }
 
 impl Attention {
-    pub(super) fn load(kernels: &Kernels, widths: Widths) -> Result<Self, KernelError> {
+    pub(crate) fn load(kernels: &Kernels, widths: Widths) -> Result<Self, KernelError> {
         let [h, c, r] = [widths.heads, widths.latent, widths.rope].map(|width| width as i64);
         Ok(Self {
             tree: tree_mla::TreeMla::load(kernels, tree_mla::Dims { h, c, r })?,
@@ -27,18 +27,18 @@ impl Attention {
 
 /// Room for passes: a captured graph keeps its sizes, so a pass may be smaller.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Room {
-    pub(super) rows: usize,
-    pub(super) streams: usize,
-    pub(super) pages: usize,
+pub(crate) struct Room {
+    pub(crate) rows: usize,
+    pub(crate) streams: usize,
+    pub(crate) pages: usize,
     /// Pages of a stream.
-    pub(super) table: usize,
+    pub(crate) table: usize,
     /// Rows of partial results.
-    pub(super) partial: usize,
+    pub(crate) partial: usize,
 }
 
 impl Room {
-    pub(super) fn of(case: &Case, pages: usize) -> Self {
+    pub(crate) fn of(case: &Case, pages: usize) -> Self {
         let committed = case.branches.iter().map(|branch| branch.committed);
         let streams = case.branches.iter().map(|branch| (branch.nodes(), branch.committed));
         let partial = Leaves::new(case.widths.heads).partial_rows(case.widths.heads, streams);
@@ -54,21 +54,22 @@ impl Room {
 
 /// A pass on the device.
 #[derive(Debug)]
-pub(super) struct Pass {
+pub(crate) struct Pass {
     attention: Attention,
     variant: Option<String>,
     widths: Widths,
     room: Room,
     queries: Buffer<bf16>,
     pages: CudaSlice<bf16>,
-    table: Buffer<i32>,
+    /// One for each launch of a recording: copies of the context in other pages.
+    tables: Vec<Buffer<i32>>,
     starts: Buffer<i32>,
     committed: Buffer<i32>,
     ancestors: Buffer<u64>,
     scratch: Buffer<bf16>,
-    part_o: Buffer<f32>,
-    part_ml: Buffer<f32>,
-    pub(super) mixed: Buffer<bf16>,
+    part_o: CudaSlice<f32>,
+    part_ml: CudaSlice<f32>,
+    pub(crate) mixed: Buffer<bf16>,
 }
 
 /// Words of ancestors a row.
@@ -76,7 +77,7 @@ const WORDS: usize = 2;
 
 impl Pass {
     /// Memory for `room`, every input and output poisoned with NaN; no variant: that of the launcher's choice.
-    pub(super) fn new(
+    pub(crate) fn new(
         stream: &Stream,
         attention: Attention,
         variant: Option<&str>,
@@ -90,13 +91,13 @@ impl Pass {
             variant: variant.map(str::to_owned),
             queries: Buffer::new(stream, &nan(room.rows * widths.heads * key))?,
             pages: upload(stream, &nan(room.pages * PAGE_TOKENS * key))?,
-            table: Buffer::new(stream, &vec![-1; room.streams * room.table])?,
+            tables: vec![Buffer::new(stream, &vec![-1; room.streams * room.table])?],
             starts: Buffer::new(stream, &vec![0; room.streams + 1])?,
             committed: Buffer::new(stream, &vec![0; room.streams])?,
             ancestors: Buffer::new(stream, &vec![u64::MAX; room.rows * WORDS])?,
             scratch: Buffer::new(stream, &nan(room.rows * key))?,
-            part_o: Buffer::new(stream, &vec![f32::NAN; room.partial * widths.latent])?,
-            part_ml: Buffer::new(stream, &vec![f32::NAN; room.partial * 2])?,
+            part_o: upload(stream, &vec![f32::NAN; room.partial * widths.latent])?,
+            part_ml: upload(stream, &vec![f32::NAN; room.partial * 2])?,
             mixed: Buffer::new(stream, &nan(room.rows * widths.heads * widths.latent))?,
             widths,
             room,
@@ -104,7 +105,7 @@ impl Pass {
     }
 
     /// Replaces the pages by `pages` zeroed ones: more than are worth a copy from the host.
-    pub(super) fn many_pages(&mut self, stream: &Stream, pages: usize) -> Result<(), KernelError> {
+    pub(crate) fn many_pages(&mut self, stream: &Stream, pages: usize) -> Result<(), KernelError> {
         self.room.pages = pages;
         let values = pages * PAGE_TOKENS * self.widths.key();
         self.pages = stream.cuda().alloc_zeros(values).map_err(driver)?;
@@ -112,7 +113,7 @@ impl Pass {
     }
 
     /// Writes the tokens of `case` to the pages of `tables`; what they do not fill stays poison.
-    pub(super) fn fill_pages(
+    pub(crate) fn fill_pages(
         &mut self,
         stream: &Stream,
         case: &Case,
@@ -130,7 +131,7 @@ impl Pass {
     }
 
     /// Uploads everything of `case` but its tokens. Rows and streams beyond it are padding.
-    pub(super) fn write(
+    pub(crate) fn write(
         &self,
         stream: &Stream,
         case: &Case,
@@ -154,7 +155,7 @@ impl Pass {
         for (ids, pages) in ids.chunks_exact_mut(table).zip(tables) {
             ids.iter_mut().zip(pages).for_each(|(id, page)| *id = page.0 as i32);
         }
-        self.table.write(stream, &ids)?;
+        self.tables[0].write(stream, &ids)?;
         // The root's own words are not to be read.
         let words = |branch: &Branch| [vec![[u64::MAX; WORDS]], branch.ancestors()].concat().into_flattened();
         let mut ancestors: Vec<u64> = case.branches.iter().flat_map(words).collect();
@@ -163,46 +164,82 @@ impl Pass {
     }
 
     /// Makes the table of stream 0 hold a placeholder in place of its first page.
-    pub(super) fn break_table(&self, stream: &Stream, tables: &[Vec<PageId>]) -> Result<(), KernelError> {
+    pub(crate) fn break_table(&self, stream: &Stream, tables: &[Vec<PageId>]) -> Result<(), KernelError> {
         let mut ids = vec![-1; self.room.streams * self.room.table];
         for (ids, pages) in ids.chunks_exact_mut(self.room.table).zip(tables).skip(1) {
             ids.iter_mut().zip(pages).for_each(|(id, page)| *id = page.0 as i32);
         }
-        self.table.write(stream, &ids)
+        self.tables[0].write(stream, &ids)
     }
 
-    /// Both launches. `kd_kernels::Stream::capture` takes it as it is.
-    pub(super) fn record(stream: &Stream, pass: &mut Self) -> Result<(), KernelError> {
-        let Self { widths: Widths { heads, latent, .. }, room, .. } = *pass;
-        let (key, choice) = (pass.widths.key(), pass.variant.as_deref().map_or(Choice::Auto, Choice::Forced));
-        let Room { rows, streams, pages, table, partial } = room;
+    /// Gives the pass `copies` copies of its context, every page of them holding `page`, and `partial` rows of partial results.
+    pub(crate) fn rotate(
+        &mut self,
+        stream: &Stream,
+        tables: &[Vec<PageId>],
+        copies: usize,
+        page: &[bf16],
+        partial: usize,
+    ) -> Result<(), KernelError> {
+        let used: usize = tables.iter().map(Vec::len).sum::<usize>().max(1);
+        let Room { streams, table, .. } = self.room;
+        self.room.partial = partial;
+        self.part_o = stream.cuda().alloc_zeros(partial * self.widths.latent).map_err(driver)?;
+        self.part_ml = stream.cuda().alloc_zeros(partial * 2).map_err(driver)?;
+        self.many_pages(stream, used * copies)?;
+        for at in (0..self.pages.len()).step_by(page.len()) {
+            let end = self.pages.len().min(at + page.len());
+            let mut to = self.pages.slice_mut(at..end);
+            stream.cuda().memcpy_htod(&page[..end - at], &mut to).map_err(driver)?;
+        }
+        self.tables.clear();
+        for copy in 0..copies {
+            let mut next = copy * used;
+            let mut ids = vec![-1; streams * table];
+            for (ids, pages) in ids.chunks_exact_mut(table).zip(tables) {
+                ids.iter_mut().zip(pages).for_each(|(id, _)| (*id, next) = (next as i32, next + 1));
+            }
+            self.tables.push(Buffer::new(stream, &ids)?);
+        }
+        Ok(())
+    }
+
+    /// Both launches for each table. `kd_kernels::Stream::capture` takes it as it is.
+    pub(crate) fn record(stream: &Stream, pass: &mut Self) -> Result<(), KernelError> {
+        (0..pass.tables.len()).try_for_each(|copy| pass.launch(stream, copy))
+    }
+
+    fn launch(&mut self, stream: &Stream, copy: usize) -> Result<(), KernelError> {
+        let Widths { heads, latent, .. } = self.widths;
+        let (key, choice) = (self.widths.key(), self.variant.as_deref().map_or(Choice::Auto, Choice::Forced));
+        let Room { rows, streams, pages, table, partial } = self.room;
         let args = tree_mla::Args {
-            q: TensorRef::new(stream, pass.queries.view(), [rows, heads, key])?,
-            pages: TensorRef::new(stream, pass.pages.as_view(), [pages, PAGE_TOKENS, key])?,
-            table: TensorRef::new(stream, pass.table.view(), [streams, table])?,
-            starts: TensorRef::new(stream, pass.starts.view(), [streams + 1])?,
-            committed: TensorRef::new(stream, pass.committed.view(), [streams])?,
-            ancestors: TensorRef::new(stream, pass.ancestors.view(), [rows, WORDS])?,
-            scratch: TensorRef::new(stream, pass.scratch.view(), [rows, key])?,
+            q: TensorRef::new(stream, self.queries.view(), [rows, heads, key])?,
+            pages: TensorRef::new(stream, self.pages.as_view(), [pages, PAGE_TOKENS, key])?,
+            table: TensorRef::new(stream, self.tables[copy].view(), [streams, table])?,
+            starts: TensorRef::new(stream, self.starts.view(), [streams + 1])?,
+            committed: TensorRef::new(stream, self.committed.view(), [streams])?,
+            ancestors: TensorRef::new(stream, self.ancestors.view(), [rows, WORDS])?,
+            scratch: TensorRef::new(stream, self.scratch.view(), [rows, key])?,
             scale: SCALE,
-            part_o: TensorMut::new(stream, pass.part_o.view_mut(), [partial, latent])?,
-            part_ml: TensorMut::new(stream, pass.part_ml.view_mut(), [partial, 2])?,
+            part_o: TensorMut::new(stream, self.part_o.as_view_mut(), [partial, latent])?,
+            part_ml: TensorMut::new(stream, self.part_ml.as_view_mut(), [partial, 2])?,
         };
-        pass.attention.tree.launch(stream, choice, args)?;
+        self.attention.tree.launch(stream, choice, args)?;
         let args = tree_mla_merge::Args {
-            part_o: TensorRef::new(stream, pass.part_o.view(), [partial, latent])?,
-            part_ml: TensorRef::new(stream, pass.part_ml.view(), [partial, 2])?,
-            starts: TensorRef::new(stream, pass.starts.view(), [streams + 1])?,
-            committed: TensorRef::new(stream, pass.committed.view(), [streams])?,
-            ancestors: TensorRef::new(stream, pass.ancestors.view(), [rows, WORDS])?,
-            y: TensorMut::new(stream, pass.mixed.view_mut(), [rows, heads, latent])?,
+            part_o: TensorRef::new(stream, self.part_o.as_view(), [partial, latent])?,
+            part_ml: TensorRef::new(stream, self.part_ml.as_view(), [partial, 2])?,
+            starts: TensorRef::new(stream, self.starts.view(), [streams + 1])?,
+            committed: TensorRef::new(stream, self.committed.view(), [streams])?,
+            ancestors: TensorRef::new(stream, self.ancestors.view(), [rows, WORDS])?,
+            y: TensorMut::new(stream, self.mixed.view_mut(), [rows, heads, latent])?,
         };
-        pass.attention.merge.launch(stream, Choice::Auto, args).map(drop)
+        self.attention.merge.launch(stream, Choice::Auto, args).map(drop)
     }
 }
 
-/// Runs `case` once, with `partial` rows of partial results if given: `[rows, heads, latent]`.
-pub(super) fn run(
+/// Runs `case` once: `[rows, heads, latent]`.
+pub(crate) fn run(
     stream: &Stream,
     kernels: &Kernels,
     case: &Case,

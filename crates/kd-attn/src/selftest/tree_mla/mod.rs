@@ -1,7 +1,7 @@
 //! `tree_mla` and `tree_mla_merge` against a decode of each row alone, and against themselves.
 
-mod case;
-mod launch;
+pub(crate) mod case;
+pub(crate) mod launch;
 
 use half::bf16;
 use kd_kernels::bundle::Row;
