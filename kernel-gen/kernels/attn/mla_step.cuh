@@ -13,8 +13,6 @@ template <class U, class S>
 struct Multiplier {
   // Scores: four warps take a quarter each of the latent; the two halves of the CTA share rows, or keys where 16 are all.
   static constexpr int TILES = max(1, U::MT / 2), HALVES = U::MT == 1 ? 1 : 2;
-  // A warp finishes the scores of eight rows. With as many warps as that takes, its own quarter stays in registers.
-  static constexpr bool OWN = U::MT == 4;
   static constexpr int PAIRS = U::C / 128;  // of eight columns, mixed by a warp
   // A row's weights are relative to the greatest score at the last step that rose by more than this, in powers of two: sums
   // are scaled seldom, and stay far from overflow.
@@ -24,7 +22,7 @@ struct Multiplier {
   const int quarter = warp % 4, half = warp / 4;
   float factor;
   uint32_t query[TILES][U::QSTEPS][4];
-  float score_[TILES][HALVES][4], own[4];
+  float score_[TILES][HALVES][4];
   float sum[U::MT][2 * PAIRS][4];
   float base, total;  // of row 8 * warp + g
 
@@ -98,28 +96,22 @@ struct Multiplier {
   }
 
   // Where this lane finds four keys' scores of the eight rows that warp `eight` finishes, from quarter `from`.
-  __device__ __forceinline__ float* place(int buffer, int from, int eight) const {
-    const int slot = OWN && from > eight % 4 ? from - 1 : from;
-    return S::scores() + ((buffer * U::SLOTS + slot) * 2 * U::MT + eight) * 128 + lane * 4;
+  __device__ __forceinline__ float* place(int from, int eight) const {
+    return S::scores() + (from * 2 * U::MT + eight) * 128 + lane * 4;
   }
 
   // Hands this warp's part to the warps that finish it.
-  __device__ __forceinline__ void share(int buffer) {
+  __device__ __forceinline__ void share() const {
 #pragma unroll
     for (int i = 0; i < TILES; ++i)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const int eight = 2 * tile(i) + r;
-        if constexpr (HALVES == 2) {
-          const float4 part = {score_[i][0][2 * r], score_[i][0][2 * r + 1], score_[i][1][2 * r], score_[i][1][2 * r + 1]};
-          if (OWN && quarter == 2 * i + r)
-            own[0] = part.x, own[1] = part.y, own[2] = part.z, own[3] = part.w;
-          else
-            *reinterpret_cast<float4*>(place(buffer, quarter, eight)) = part;
-        } else {
-          *reinterpret_cast<float2*>(place(buffer, quarter, eight) + 2 * half) =
-              float2{score_[i][0][2 * r], score_[i][0][2 * r + 1]};
-        }
+        float* to = place(quarter, 2 * tile(i) + r);
+        if constexpr (HALVES == 2)
+          *reinterpret_cast<float4*>(to) =
+              float4{score_[i][0][2 * r], score_[i][0][2 * r + 1], score_[i][1][2 * r], score_[i][1][2 * r + 1]};
+        else
+          *reinterpret_cast<float2*>(to + 2 * half) = float2{score_[i][0][2 * r], score_[i][0][2 * r + 1]};
       }
   }
 
@@ -131,10 +123,7 @@ struct Multiplier {
     const bool served = ALL || (row >= step.low && row < step.high);
     float4 part[4];
 #pragma unroll
-    for (int from = 0; from < 4; ++from) {
-      part[from] = float4{own[0], own[1], own[2], own[3]};
-      if (!OWN || from != quarter) part[from] = *reinterpret_cast<const float4*>(place(buffer, from, warp));
-    }
+    for (int from = 0; from < 4; ++from) part[from] = *reinterpret_cast<const float4*>(place(from, warp));
     float s[4] = {((part[0].x + part[1].x) + part[2].x) + part[3].x, ((part[0].y + part[1].y) + part[2].y) + part[3].y,
                   ((part[0].z + part[1].z) + part[2].z) + part[3].z, ((part[0].w + part[1].w) + part[2].w) + part[3].w};
 #pragma unroll

@@ -5,8 +5,8 @@
 // query and keys, in order of position. While all 16 positions are committed, a step serves every row of the tile. From there
 // on each node has steps of its own, gathered along its path from page and scratch: the row cannot tell where a key came from.
 //
-// Three steps are in flight, one barrier for each: while a step's scores are multiplied, each warp a quarter of the latent,
-// the scores of the step before become weights, and the weights of the one before that mix latents, each warp 1/8 of the columns.
+// Three steps are in flight: while a step's weights mix latents, each warp an eighth of the columns, the scores of the next
+// become weights; then those of the one after are multiplied, each warp a quarter of the latent.
 #pragma once
 
 #include "attn/mla_work.cuh"
@@ -17,7 +17,8 @@ namespace kd {
 
 namespace mla {
 
-// One barrier's worth of work: step `now` is mixed, the next weighed, the one after multiplied. Any of them may be absent.
+// A turn of the pipeline: step `now` is mixed while the next is weighed, and then the one after is multiplied. Any of them may
+// be absent.
 template <class U, class S>
 __device__ __forceinline__ void any_phase(const Loader<U, S>& loader, Multiplier<U, S>& rows, int now) {
   const Work& work = work_of<S>();
@@ -28,26 +29,26 @@ __device__ __forceinline__ void any_phase(const Loader<U, S>& loader, Multiplier
   }
   ptx::copy_commit();
   if (work.holds(now + 1)) rows.template weigh<false>((now + 1) & 1, step_of<S>(now + 1));
+  if (now >= 0) {
+    const Step step = step_of<S>(now);
+    uint32_t values[rows.PAIRS][4], weights[4];
+    rows.take_values(now % U::ST, values);
+#pragma unroll
+    for (int m = 0; m < U::MT; ++m) {
+      if (!rows.serves(step, m)) continue;
+      rows.scale(m, now & 1);
+      rows.take_weights(m, now & 1, weights);
+      rows.mix(m, weights, values);
+    }
+  }
+  __syncthreads();
   if (work.holds(now + 2)) {
     const Step step = step_of<S>(now + 2);
     bool served = false;
 #pragma unroll
     for (int i = 0; i < rows.TILES; ++i) served |= rows.serves(step, rows.tile(i));
     if (served) rows.score((now + 2) % U::ST, (now + 2) % U::RST);
-    if (served) rows.share(now & 1);
-  }
-  if (now >= 0) {
-    const Step step = step_of<S>(now);
-    uint32_t values[rows.PAIRS][4];
-    rows.take_values(now % U::ST, values);
-#pragma unroll
-    for (int m = 0; m < U::MT; ++m) {
-      if (!rows.serves(step, m)) continue;
-      rows.scale(m, now & 1);
-      uint32_t weights[4];
-      rows.take_weights(m, now & 1, weights);
-      rows.mix(m, weights, values);
-    }
+    if (served) rows.share();
   }
   ptx::copy_wait<U::ST - 4>();
   __syncthreads();
@@ -68,16 +69,11 @@ __device__ __forceinline__ int trunk_phases(const Loader<U, S>& loader, Multipli
     ptx::copy_commit();
     from += KEYS * U::W;
     rows.scale_all(now & 1);
-#ifdef KD_OFFSET
-    if (warp < 4)
-#endif
+    rows.template weigh<true>((now + 1) & 1, Step{});
     rows.mix_all(now % U::ST, now & 1);
-    rows.template weigh<true>(now + 1 & 1, Step{});
+    __syncthreads();
     rows.score((now + 2) % U::ST, (now + 2) % U::RST);
-    rows.share(now & 1);
-#ifdef KD_OFFSET
-    if (warp >= 4) rows.mix_all(now % U::ST, now & 1);
-#endif
+    rows.share();
     ptx::copy_wait<U::ST - 4>();
     __syncthreads();
   }

@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "tree_mla",
-    contract: "671a0853f7e90144",
+    contract: "9db8686b5a0ecdbf",
     variants: &["m64", "m16"],
     cooperative: false,
     pdl: true,
@@ -149,7 +149,7 @@ fn preferred(
 ) -> Option<bool> {
     Some(
         match variant {
-            "m64" => arith::mul(t, h)? > arith::mul(16, b)?,
+            "m64" => arith::mul(t, h)? > arith::mul(80, b)?,
             _ => true,
         },
     )
