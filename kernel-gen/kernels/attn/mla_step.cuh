@@ -117,7 +117,7 @@ struct Multiplier {
 
   // Scores of eight rows to weights. ALL: every row is served and sees every key.
   template <bool ALL>
-  __device__ __forceinline__ void weigh(int buffer, const Step& step) {
+  __device__ __forceinline__ void weigh(const Step& step) {
     if (2 * U::MT < 8 && warp >= 2 * U::MT) return;
     const int row = 8 * warp + g;
     const bool served = ALL || (row >= step.low && row < step.high);
@@ -150,19 +150,19 @@ struct Multiplier {
       added[i] = __uint_as_float(weights[i] << 16) + __uint_as_float(weights[i] & 0xffff0000u);
     }
     total = total * keep + (added[0] + added[1]);
-    uint32_t* to = reinterpret_cast<uint32_t*>(S::weights() + (buffer * U::ROWS + row) * KEYS) + t;
+    uint32_t* to = reinterpret_cast<uint32_t*>(S::weights() + row * KEYS) + t;
     const int swap = g / 4 * 4;
     to[swap] = weights[0];
     to[4 - swap] = weights[1];
     const bool changed = __any_sync(0xffffffffu, keep != 1.0f);
-    if (lane == 0) S::changed()[buffer * 8 + warp] = changed;
-    if (changed && t == 0) S::keep()[buffer * U::ROWS + row] = keep;
+    if (lane == 0) S::changed()[warp] = changed;
+    if (changed && t == 0) S::keep()[row] = keep;
   }
 
   // Scales the sums of 16-row tile `m` where a row's base rose.
-  __device__ __forceinline__ void scale(int m, int buffer) {
-    const uint8_t* changed = S::changed() + buffer * 8 + 2 * m;
-    const float* keep = S::keep() + buffer * U::ROWS + 16 * m + g;
+  __device__ __forceinline__ void scale(int m) {
+    const uint8_t* changed = S::changed() + 2 * m;
+    const float* keep = S::keep() + 16 * m + g;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       if (!changed[r]) continue;
@@ -172,17 +172,17 @@ struct Multiplier {
     }
   }
 
-  __device__ __forceinline__ void scale_all(int buffer) {
+  __device__ __forceinline__ void scale_all() {
     bool changed = false;
     if constexpr (U::MT == 4) {
-      const uint2 flags = *reinterpret_cast<const uint2*>(S::changed() + buffer * 8);
+      const uint2 flags = *reinterpret_cast<const uint2*>(S::changed());
       changed = (flags.x | flags.y) != 0;
     } else {
       changed = true;
     }
     if (changed)
 #pragma unroll
-      for (int m = 0; m < U::MT; ++m) scale(m, buffer);
+      for (int m = 0; m < U::MT; ++m) scale(m);
   }
 
   __device__ __forceinline__ void take_values(int slot, uint32_t (&values)[PAIRS][4]) const {
@@ -192,9 +192,9 @@ struct Multiplier {
     for (int n = 0; n < PAIRS; ++n) ptx::ldmatrix4_transposed(values[n], latents + 32 * n);
   }
 
-  __device__ __forceinline__ void take_weights(int m, int buffer, uint32_t (&a)[4]) const {
+  __device__ __forceinline__ void take_weights(int m, uint32_t (&a)[4]) const {
     const int row = lane % 16;
-    ptx::ldmatrix4(a, ptx::shared_address(S::weights() + (buffer * U::ROWS + 16 * m) * KEYS) + row * 2 * KEYS +
+    ptx::ldmatrix4(a, ptx::shared_address(S::weights() + 16 * m * KEYS) + row * 2 * KEYS +
                           (lane / 16 ^ row / 4 % 2) * 16);
   }
 
@@ -207,13 +207,13 @@ struct Multiplier {
     }
   }
 
-  __device__ __forceinline__ void mix_all(int slot, int buffer) {
+  __device__ __forceinline__ void mix_all(int slot) {
     uint32_t values[PAIRS][4], a[2][4];
     take_values(slot, values);
-    take_weights(0, buffer, a[0]);
+    take_weights(0, a[0]);
 #pragma unroll
     for (int m = 0; m < U::MT; ++m) {
-      if (m + 1 < U::MT) take_weights(m + 1, buffer, a[(m + 1) % 2]);
+      if (m + 1 < U::MT) take_weights(m + 1, a[(m + 1) % 2]);
       mix(m, a[m % 2], values);
     }
   }

@@ -5,8 +5,8 @@
 // query and keys, in order of position. While all 16 positions are committed, a step serves every row of the tile. From there
 // on each node has steps of its own, gathered along its path from page and scratch: the row cannot tell where a key came from.
 //
-// Three steps are in flight: while a step's weights mix latents, each warp an eighth of the columns, the scores of the next
-// become weights; then those of the one after are multiplied, each warp a quarter of the latent.
+// A step's scores become weights, each warp those of eight rows; then these mix the latents, each warp an eighth of the columns,
+// while the scores of the next step are multiplied, each warp a quarter of the latent. Copies run two steps and more ahead.
 #pragma once
 
 #include "attn/mla_work.cuh"
@@ -17,18 +17,17 @@ namespace kd {
 
 namespace mla {
 
-// A turn of the pipeline: step `now` is mixed while the next is weighed, and then the one after is multiplied. Any of them may
-// be absent.
+// A turn of the pipeline: step `now` is weighed, then mixed while the next is multiplied. Either may be absent.
 template <class U, class S>
-__device__ __forceinline__ void any_phase(const Loader<U, S>& loader, Multiplier<U, S>& rows, int now) {
+__device__ __forceinline__ void any_turn(const Loader<U, S>& loader, Multiplier<U, S>& rows, int now) {
   const Work& work = work_of<S>();
   const int warp = threadIdx.x / 32;
-  if (now >= -1) {
-    if (warp == (now & 7) && work.holds(now + U::ST)) loader.plan(now + U::ST);
-    if (work.holds(now + U::ST - 1)) loader.copy_keys(now + U::ST - 1, work.trunk);
-  }
+  if (warp == (now & 7) && work.holds(now + U::ST)) loader.plan(now + U::ST);
+  if (work.holds(now + U::ST - 1)) loader.copy_keys(now + U::ST - 1, work.trunk);
   ptx::copy_commit();
-  if (work.holds(now + 1)) rows.template weigh<false>((now + 1) & 1, step_of<S>(now + 1));
+  if (now >= 0) rows.template weigh<false>(step_of<S>(now));
+  ptx::copy_wait<U::ST - 2>();
+  __syncthreads();
   if (now >= 0) {
     const Step step = step_of<S>(now);
     uint32_t values[rows.PAIRS][4], weights[4];
@@ -36,28 +35,26 @@ __device__ __forceinline__ void any_phase(const Loader<U, S>& loader, Multiplier
 #pragma unroll
     for (int m = 0; m < U::MT; ++m) {
       if (!rows.serves(step, m)) continue;
-      rows.scale(m, now & 1);
-      rows.take_weights(m, now & 1, weights);
+      rows.scale(m);
+      rows.take_weights(m, weights);
       rows.mix(m, weights, values);
     }
   }
-  __syncthreads();
-  if (work.holds(now + 2)) {
-    const Step step = step_of<S>(now + 2);
+  if (work.holds(now + 1)) {
+    const Step step = step_of<S>(now + 1);
     bool served = false;
 #pragma unroll
     for (int i = 0; i < rows.TILES; ++i) served |= rows.serves(step, rows.tile(i));
-    if (served) rows.score((now + 2) % U::ST, (now + 2) % U::RST);
+    if (served) rows.score((now + 1) % U::ST, (now + 1) % U::RST);
     if (served) rows.share();
   }
-  ptx::copy_wait<U::ST - 4>();
   __syncthreads();
 }
 
-// The same as long as all three steps, and the one that is copied, serve every row with every key. Returns the first step
-// that was not mixed.
+// The same as long as both steps, and the one that is copied, serve every row with every key. Returns the first step that was
+// not mixed.
 template <class U, class S>
-__device__ __forceinline__ int trunk_phases(const Loader<U, S>& loader, Multiplier<U, S>& rows, int now) {
+__device__ __forceinline__ int trunk_turns(const Loader<U, S>& loader, Multiplier<U, S>& rows, int now) {
   const int trunk = work_of<S>().trunk, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const uint32_t to = loader.latents(0) + 2 * warp * U::LATENT + lane / loader.VECS * U::LATENT + lane % loader.VECS * 16;
   const uint32_t to_key = loader.keys(0) + 2 * warp * U::KEY + lane / loader.KEY_VECS * U::KEY + lane % loader.KEY_VECS * 16;
@@ -68,13 +65,13 @@ __device__ __forceinline__ int trunk_phases(const Loader<U, S>& loader, Multipli
     loader.copy_pair(from, to + copied % U::ST * (KEYS * U::LATENT), to_key + copied % U::RST * (KEYS * U::KEY));
     ptx::copy_commit();
     from += KEYS * U::W;
-    rows.scale_all(now & 1);
-    rows.template weigh<true>((now + 1) & 1, Step{});
-    rows.mix_all(now % U::ST, now & 1);
+    rows.template weigh<true>(Step{});
+    ptx::copy_wait<U::ST - 2>();
     __syncthreads();
-    rows.score((now + 2) % U::ST, (now + 2) % U::RST);
+    rows.scale_all();
+    rows.mix_all(now % U::ST);
+    rows.score((now + 1) % U::ST, (now + 1) % U::RST);
     rows.share();
-    ptx::copy_wait<U::ST - 4>();
     __syncthreads();
   }
   return now;
@@ -112,21 +109,18 @@ __device__ __forceinline__ void tree_mla(const __nv_bfloat16* q, const __nv_bflo
         if (work.holds(i)) loader.copy_keys(i, work.trunk);
         ptx::copy_commit();
       }
-      ptx::copy_wait<U::ST - 3>();
-      __syncthreads();
-      int now = -2;
-#pragma unroll 1
-      for (; now < 0; ++now) any_phase(loader, rows, now);
-      if (now + U::ST - 1 < work.trunk) {
-        now = trunk_phases(loader, rows, now);
-        // These have not been planned.
+      any_turn(loader, rows, -1);
+      int now = 0;
+      if (U::ST - 1 < work.trunk) {
+        now = trunk_turns(loader, rows, 0);
+        // Steps that were copied there have not been planned.
         if (warp == 0)
           for (int i = 0; i < U::ST; ++i)
             if (work.holds(now + i)) loader.plan(now + i);
         __syncthreads();
       }
 #pragma unroll 1
-      for (; now < work.steps; ++now) any_phase(loader, rows, now);
+      for (; now < work.steps; ++now) any_turn(loader, rows, now);
       rows.store(part_o, part_ml, Z);
     }
     __syncthreads();  // the work's description is read to the end

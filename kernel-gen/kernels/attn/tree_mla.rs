@@ -9,11 +9,11 @@ family! { tree_mla, template "attn/tree_mla.cuh";
   variant m64 { MT = 4, ST = 4 } prefer T * H > 80 * B
   variant m16 { MT = 1, ST = 5 } when H <= 32
   const   { BASE = 128 * max(1, H / 16), ROWS = 16 * MT, W = C + R, CSTEPS = C / 16, STEPS = W / 16,
-            QSTEPS = ceil_div(STEPS, 4), LATENT = 2 * C + 16, KEY = 2 * R + 16, RST = ST - 2,
+            QSTEPS = ceil_div(STEPS, 4), LATENT = 2 * C + 16, KEY = 2 * R + 16, RST = ST - 1,
             NODES = ROWS / H + 2 }
   require { C % 128 == 0, R % 16 == 0, BASE <= 2048 }
   smem    { latents: u8[ST * 16 * LATENT], keys: u8[RST * 16 * KEY], scores: f32[MT * 1024],
-            weights: u16[2 * ROWS * 16], keep: f32[2 * ROWS], changed: u8[16], places: i32[64], step: i32[32],
+            weights: u16[ROWS * 16], keep: f32[ROWS], changed: u8[8], places: i32[64], step: i32[32],
             work: i32[28], page: i32[32], paths: u64[2 * NODES] }
   args    { q: bf16[T, H, C + R], pages: bf16[X, 64, C + R], table: i32[B, P], starts: i32[B + 1], committed: i32[B],
             ancestors: u64[T, 2], scratch: bf16[T, C + R], scale: f32, part_o: mut f32[Z, C], part_ml: mut f32[Z, 2] }

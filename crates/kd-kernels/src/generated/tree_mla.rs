@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "tree_mla",
-    contract: "9db8686b5a0ecdbf",
+    contract: "f96d0a1460823150",
     variants: &["m64", "m16"],
     cooperative: false,
     pdl: true,
