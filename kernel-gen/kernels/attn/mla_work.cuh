@@ -119,7 +119,7 @@ struct Loader {
     return ptx::shared_address(S::scores()) + tile * (KEYS * U::KEY);
   }
 
-  // Vectors of two rows' latents: lane i of a warp takes vector i of each 32, which are FIRST vectors from the first row's start.
+  // 16-byte vectors of an entry's latent, and of its rotated key.
   static constexpr int VECS = U::C / 8, KEY_VECS = U::R / 8;
 
   // Two rows, `even` and `odd`, to rows 2 * warp and the next.
