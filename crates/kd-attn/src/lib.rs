@@ -5,7 +5,9 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+pub mod bench;
 mod drafter;
+mod leaves;
 mod mla;
 mod pages;
 pub mod prefill;
@@ -14,6 +16,7 @@ pub mod selftest;
 
 pub use batch::{Ancestors, Mask, Segment, positions, rows};
 pub use drafter::{BlockSegment, GqaConfig, attend_block};
+pub use leaves::Leaves;
 pub use mla::{Mla, MlaConfig, QueryProjection};
 pub use pages::{CacheError, PAGE_TOKENS, PageId, PagedCache};
 pub use rope::{Rope, RopeTable, Yarn};

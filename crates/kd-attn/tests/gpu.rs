@@ -39,4 +39,6 @@ checks! {
     a_chunk_matches_f64_at_demo_sizes: "prefill" at "demo-tp1";
     drafter_attention_matches_the_cpu_at_k26_sizes: "drafter_attention" at "k26-tp8";
     drafter_attention_matches_the_cpu_at_demo_sizes: "drafter_attention" at "demo-tp1";
+    tree_mla_matches_the_cpu_at_k26_sizes: "tree_mla" at "k26-tp8";
+    tree_mla_matches_the_cpu_at_demo_sizes: "tree_mla" at "demo-tp1";
 }

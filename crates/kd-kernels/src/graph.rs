@@ -4,7 +4,7 @@
 //! replays the host reaches that memory only by copies in stream order ([`Buffer`]).
 
 use bytemuck::Pod;
-use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use cudarc::driver::sys::{CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaGraph, CudaSlice, CudaView, CudaViewMut, DevicePtr, DeviceRepr, result};
 
 use crate::{KernelError, Stream};
@@ -54,6 +54,21 @@ impl<R> Graph<R> {
     /// A driver that refuses the graph.
     pub fn launch(&self) -> Result<(), KernelError> {
         self.graph.launch().map_err(|error| KernelError::driver("launching a graph", error))
+    }
+
+    /// Microseconds of one replay: the mean of `replays` (at least one), measured on the device after one more to warm up.
+    ///
+    /// # Errors
+    /// As [`Graph::launch`], or the failure of a launch.
+    pub fn time(&self, replays: usize) -> Result<f64, KernelError> {
+        let failed = |error| KernelError::driver("timing a graph", error);
+        let event = || self.stream.cuda().record_event(Some(CUevent_flags::CU_EVENT_DEFAULT)).map_err(failed);
+        let replays = replays.max(1);
+        self.launch()?;
+        let begin = event()?;
+        (0..replays).try_for_each(|_| self.launch())?;
+        let milliseconds = begin.elapsed_ms(&event()?).map_err(failed)?;
+        Ok(f64::from(milliseconds) * 1e3 / replays as f64)
     }
 
     /// What the launches use. Memory in it must not be freed or replaced while the graph exists.

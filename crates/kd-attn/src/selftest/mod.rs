@@ -9,6 +9,7 @@ mod expanded;
 mod heads;
 mod latent;
 mod prefill;
+pub(crate) mod tree_mla;
 
 use kd_kernels::selftest::{Check, Failure, Outcome, Random, run};
 use kd_kernels::{Device, Kernels};
@@ -16,7 +17,7 @@ use kd_kernels::{Device, Kernels};
 use crate::{Rope, RopeTable, Yarn};
 
 /// The checks of this crate by the name of what they cover.
-pub const CHECKS: [(&str, Check); 8] = [
+pub const CHECKS: [(&str, Check); 9] = [
     ("latent_append", latent::check),
     ("head_norm_rope", heads::check),
     ("drafter_append", drafter::check),
@@ -25,6 +26,7 @@ pub const CHECKS: [(&str, Check); 8] = [
     ("prefill_attention", prefill::check),
     ("prefill", chunk::check),
     ("drafter_attention", block::check),
+    ("tree_mla", tree_mla::check),
 ];
 
 /// Runs every check of this crate on the units that `kernels` has.

@@ -1,0 +1,169 @@
+//! Timing tree-verify attention against what the device allows: what `kd bench attn` prints and records.
+
+use half::bf16;
+use kd_kernels::families::{mma_rate, read_rate};
+use kd_kernels::selftest::{Random, driver, units};
+use kd_kernels::{Choice, CudaSlice, Device, KernelError, Kernels, TensorMut, TensorRef};
+
+use crate::selftest::tree_mla::case::{Branch, Case, Widths};
+use crate::selftest::tree_mla::launch::{Attention, Pass, Room};
+use crate::{Leaves, PAGE_TOKENS};
+
+/// A working set over several times any L2: reads of it come from memory.
+const COLD: usize = 512 << 20;
+/// Depth of the trees: a block of 8 drafts them.
+const DEPTH: usize = 7;
+
+/// The size of a pass: every stream has as many nodes and committed tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cell {
+    /// Streams.
+    pub streams: usize,
+    /// Nodes of each stream, the root included.
+    pub nodes: usize,
+    /// Committed tokens of each stream.
+    pub context: usize,
+}
+
+/// Rates of this device, measured.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Floors {
+    /// Bytes a second read from memory.
+    pub read: f64,
+    /// Operations a second of `mma.sync` on registers, bf16 with f32 sums; a multiply-add is two.
+    pub mma: f64,
+}
+
+/// One cell, measured.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Measured {
+    /// What was measured.
+    pub cell: Cell,
+    /// Microseconds of a pass, attention and merge, in graphs of passes over `copies` copies of the context.
+    pub samples: Vec<f64>,
+    /// Copies of the context that passes take in turn, so that it comes from memory; 1: it stays in the L2 if it fits.
+    pub copies: usize,
+    /// Bytes that a pass must move: context, entries of the nodes, queries and results once.
+    pub bytes: f64,
+    /// Operations that a pass must do.
+    pub operations: f64,
+    /// Rows of partial results, of `latent + 2` f32.
+    pub partial_rows: usize,
+}
+
+impl Measured {
+    /// The median time in microseconds.
+    pub fn micros(&self) -> f64 {
+        let mut sorted = self.samples.clone();
+        sorted.sort_by(f64::total_cmp);
+        sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+    }
+
+    /// Least microseconds that `floors` allow, and which of them sets it.
+    pub fn floor(&self, floors: &Floors) -> (f64, &'static str) {
+        let (read, mma) = (self.bytes / floors.read * 1e6, self.operations / floors.mma * 1e6);
+        if read > mma { (read, "bytes") } else { (mma, "mma") }
+    }
+}
+
+/// Measures the device's rates.
+///
+/// # Errors
+/// A bundle without the kernels, no memory, a failed launch.
+pub fn floors(device: &Device, kernels: &Kernels) -> Result<Floors, KernelError> {
+    struct Read(read_rate::ReadRate, CudaSlice<bf16>, CudaSlice<u32>, usize);
+    struct Mma(mma_rate::MmaRate, CudaSlice<bf16>, CudaSlice<f32>, usize);
+    const STEPS: i32 = 4096;
+    let stream = device.stream()?;
+    let width = |family: &str| {
+        let missing = || KernelError::NoDimension { unit: family.to_owned(), name: "H".to_owned() };
+        units(kernels, family).next().ok_or_else(missing)?.dim("H")
+    };
+    let zeros = |count| stream.cuda().alloc_zeros::<bf16>(count).map_err(driver);
+    let (h, width) = width("read_rate").and_then(|read| width("mma_rate").map(|_| read))?;
+    let rows = COLD / width;
+    let kernel = read_rate::ReadRate::load(kernels, read_rate::Dims { h })?;
+    let out = stream.cuda().alloc_zeros(rows).map_err(driver)?;
+    let read = stream.capture(Read(kernel, zeros(rows * width)?, out, width), |stream, read| {
+        let Read(kernel, x, y, width) = read;
+        let args = read_rate::Args {
+            x: TensorRef::new(stream, x.as_view(), [y.len(), *width])?,
+            y: TensorMut::new(stream, y.as_view_mut(), [x.len() / *width])?,
+        };
+        kernel.launch(stream, Choice::Auto, args).map(drop)
+    })?;
+    let blocks = 2 * device.sms() as usize;
+    let kernel = mma_rate::MmaRate::load(kernels, mma_rate::Dims { h })?;
+    let out = stream.cuda().alloc_zeros(blocks).map_err(driver)?;
+    let mma = stream.capture(Mma(kernel, zeros(blocks * width)?, out, width), |stream, mma| {
+        let Mma(kernel, x, y, width) = mma;
+        let args = mma_rate::Args {
+            x: TensorRef::new(stream, x.as_view(), [y.len(), *width])?,
+            steps: STEPS,
+            y: TensorMut::new(stream, y.as_view_mut(), [x.len() / *width])?,
+        };
+        kernel.launch(stream, Choice::Auto, args).map(drop)
+    })?;
+    // Eight warps a block, eight products of 16 × 8 × 16 a step.
+    let operations = blocks as f64 * 8.0 * f64::from(STEPS) * 8.0 * 4096.0;
+    let best = |times: [f64; 3]| times.into_iter().fold(f64::INFINITY, f64::min) * 1e-6;
+    Ok(Floors {
+        read: (rows * width * size_of::<bf16>()) as f64 / best([read.time(3)?, read.time(3)?, read.time(3)?]),
+        mma: operations / best([mma.time(3)?, mma.time(3)?, mma.time(3)?]),
+    })
+}
+
+/// Measures one cell on the attention of `kernels`' profile; `cold`: the context comes from memory. `variant`: that one, else
+/// the launcher's choice.
+///
+/// # Errors
+/// A profile without the kernel, no memory, a failed launch.
+pub fn measure(
+    device: &Device,
+    kernels: &Kernels,
+    cell: Cell,
+    cold: bool,
+    variant: Option<&str>,
+    samples: usize,
+) -> Result<Measured, KernelError> {
+    let missing = || KernelError::NoDimension { unit: "tree_mla".to_owned(), name: "H".to_owned() };
+    let row = units(kernels, "tree_mla").next().ok_or_else(missing)?;
+    let width = |name| row.dim(name).map(|(_, length)| length);
+    let widths = Widths { heads: width("H")?, latent: width("C")?, rope: width("R")? };
+    let (stream, mut random) = (device.stream()?, Random::new(1));
+    let Cell { streams, nodes, context } = cell;
+    let branches = (0..streams).map(|_| Branch::random(nodes, context, DEPTH, &mut random)).collect();
+    let case = Case::without_context(widths, branches, &mut random);
+    let (_, tables) = case.tables(&mut random);
+    let key = widths.key();
+    let context_bytes = streams * context * key * size_of::<bf16>();
+    let copies = if cold && context > 0 { COLD.div_ceil(context_bytes) + 1 } else { 1 };
+    let limit = || KernelError::Limit {
+        unit: row.unit.clone(),
+        what: "rows of partial results",
+        value: i64::MAX,
+        limit: i64::from(i32::MAX),
+    };
+    let partial_rows = Leaves::new(widths.heads)
+        .partial_rows(widths.heads, std::iter::repeat_n((nodes, context), streams))
+        .ok_or_else(limit)?;
+    let room = Room { partial: 1, ..Room::of(&case, 1) };
+    let mut pass = Pass::new(&stream, Attention::load(kernels, widths)?, variant, widths, room)?;
+    pass.write(&stream, &case, &tables)?;
+    let page = random.values(64 * PAGE_TOKENS * key, 1.0);
+    pass.rotate(&stream, &tables, copies, &page, partial_rows)?;
+    let launches = if copies == 1 { 20 } else { 1 };
+    let graph = stream.capture(pass, Pass::record)?;
+    let samples = (0..samples).map(|_| Ok(graph.time(launches)? / copies as f64));
+    let rows = (streams * nodes * widths.heads) as f64;
+    // A node of depth d sees d + 1 rows of the tree.
+    let seen: usize = case.branches.iter().map(Branch::seen).sum();
+    Ok(Measured {
+        cell,
+        samples: samples.collect::<Result<_, KernelError>>()?,
+        copies,
+        bytes: (context_bytes + case.rows() * key * 2) as f64 + rows * ((key + widths.latent) * 2) as f64,
+        operations: 2.0 * (key + widths.latent) as f64 * widths.heads as f64 * seen as f64,
+        partial_rows,
+    })
+}

@@ -1,0 +1,117 @@
+// How a pass is cut into work: leaves of each stream's keys, and tiles of its query rows.
+//
+// Leaf boundaries are fixed positions. Leaves get longer along the sequence: sixteen of BASE tokens, then, each time the
+// position has grown fourfold, twice as long, up to MOST. So their number grows with the root of the context, and which leaf
+// a key belongs to depends on its position alone, whatever the stream's length, the other streams and the tree.
+#pragma once
+
+#include "kd/base.cuh"
+#include "ptx/memory.cuh"
+
+namespace kd {
+namespace mla {
+
+constexpr int PAGE = 64;    // tokens in a page
+constexpr int KEYS = 16;    // keys that are multiplied together; a tile of keys starts at a multiple of it
+constexpr int MOST = 2048;  // tokens in the longest leaf
+
+template <int BASE>
+struct Leaf {
+  int index, start, length;
+
+  // Calls stop(leaf number of a region's first leaf, its first token, its end, its leaf length) until it is true.
+  template <class Stop>
+  __device__ __forceinline__ static Leaf find(Stop stop) {
+    int first = 0, start = 0, end = 16 * BASE, length = BASE;
+    while (length < MOST && !stop(first, start, end, length)) {
+      first += (end - start) / length;
+      start = end;
+      end *= 4;
+      length *= 2;
+    }
+    return {first, start, length};
+  }
+  __device__ __forceinline__ static int at(int position) {
+    const Leaf region = find([=](int, int, int end, int) { return position < end; });
+    return region.index + (position - region.start) / region.length;
+  }
+  __device__ __forceinline__ static Leaf number(int leaf) {
+    const Leaf region =
+        find([=](int first, int start, int end, int length) { return leaf < first + (end - start) / length; });
+    return {leaf, region.start + (leaf - region.index) * region.length, region.length};
+  }
+};
+
+// One stream's share of a pass.
+struct Stream {
+  int64_t part;                        // the first of its rows of partial results: one a leaf, node and head
+  int index, first, nodes, committed;  // its number; its first row of the pass, rows and committed tokens
+  int leaves;                          // leaves that its longest path could reach
+  int item;                            // the first of its work items
+};
+
+// Writes the stream to which `mine` leads to `found`, in shared memory; whether there is one. Stream b of B has the rows from
+// starts[b] to starts[b + 1]. All lanes of a warp call it alike. mine(stream, items) is asked of every stream.
+template <class U, class Mine>
+__device__ __forceinline__ bool find_stream(const int32_t* starts, const int32_t* committed, int B, Stream* found,
+                                            Mine mine) {
+  const int lane = threadIdx.x % 32;
+  int item = 0;
+  int64_t part = 0;
+  for (int base = 0; base < B; base += 32) {
+    Stream own = {0, base + lane, 0, 0, 0, 0, 0};
+    if (own.index < B) {
+      own.first = ptx::load4(starts + own.index);
+      own.nodes = ::max(0, ptx::load4(starts + own.index + 1) - own.first);
+      own.committed = ::max(0, ptx::load4(committed + own.index));
+      own.leaves = own.nodes > 0 ? Leaf<U::BASE>::at(own.committed + own.nodes - 1) + 1 : 0;
+    }
+    const int items = own.leaves * ((own.nodes * U::H + U::ROWS - 1) / U::ROWS);
+    const int64_t parts = int64_t(own.leaves) * own.nodes * U::H;
+    own.item = items;
+    own.part = parts;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const int before = __shfl_up_sync(0xffffffffu, own.item, step);
+      const int64_t parts_before = __shfl_up_sync(0xffffffffu, own.part, step);
+      if (lane >= step) own.item += before, own.part += parts_before;
+    }
+    const int all = __shfl_sync(0xffffffffu, own.item, 31);
+    const int64_t all_parts = __shfl_sync(0xffffffffu, own.part, 31);
+    own.item += item - items;
+    own.part += part - parts;
+    const bool here = mine(own, items);
+    if (here) *found = own;
+    if (__any_sync(0xffffffffu, here)) return true;
+    item += all;
+    part += all_parts;
+  }
+  return false;
+}
+
+// The ancestors of a node, itself included: bit i is node i + 1; the root is implied.
+struct Path {
+  uint64_t low, high;
+
+  __device__ __forceinline__ static Path load(const uint64_t* ancestors, int64_t row, bool root) {
+    Path path = {0, 0};
+    if (root) return path;
+    path.low = ptx::load8u(ancestors + 2 * row);
+    path.high = ptx::load8u(ancestors + 2 * row + 1);
+    return path;
+  }
+  // Nodes between the root and this one, itself included.
+  __device__ __forceinline__ int depth() const { return __popcll(low) + __popcll(high); }
+
+  // The node at `depth` on the path, which has that many.
+  __device__ __forceinline__ int node(int depth) const {
+    if (depth == 0) return 0;
+    const int lower = __popcll(low);
+    uint64_t word = depth <= lower ? low : high;
+    for (int skip = depth <= lower ? depth - 1 : depth - lower - 1; skip > 0; --skip) word &= word - 1;
+    return __ffsll(int64_t(word)) + (depth <= lower ? 0 : 64);
+  }
+};
+
+}  // namespace mla
+}  // namespace kd
