@@ -6,12 +6,12 @@
 /// one row for each leaf, node and head of each stream; `Z` is how many there is room for.
 family! { tree_mla, template "attn/tree_mla.cuh";
   dims    { H = heads / tp, C = kv_lora_rank, R = rope_dim }
-  variant m64 { MT = 4, ST = 4 } prefer T * H > 80 * B
+  variant m64 { MT = 4, ST = 4 } prefer T * H > 16 * B && T * H > 256
   variant m16 { MT = 1, ST = 5 } when H <= 32
   const   { BASE = 128 * max(1, H / 16), ROWS = 16 * MT, W = C + R, CSTEPS = C / 16, STEPS = W / 16,
             QSTEPS = ceil_div(STEPS, 4), LATENT = 2 * C + 16, KEY = 2 * R + 16, RST = ST - 1,
             NODES = ROWS / H + 2 }
-  require { C % 128 == 0, R % 16 == 0, BASE <= 2048 }
+  require { C % 128 == 0, 512 % C == 0, R % 16 == 0, R <= 64, BASE <= 2048 }
   smem    { latents: u8[ST * 16 * LATENT], keys: u8[RST * 16 * KEY], scores: f32[MT * 1024],
             weights: u16[ROWS * 16], keep: f32[ROWS], changed: u8[8], places: i32[64], step: i32[32],
             work: i32[28], page: i32[32], paths: u64[2 * NODES] }

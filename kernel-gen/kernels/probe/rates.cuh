@@ -22,7 +22,7 @@ __device__ __forceinline__ void read_rate(const __nv_bfloat16* x, uint32_t* y, i
 
 template <class U, class S>
 __device__ __forceinline__ void mma_rate(const __nv_bfloat16* x, int steps, float* y, int N) {
-  const Bf16x8 a = load8(x, threadIdx.x % 32);
+  const Bf16x8 a = load8(x, threadIdx.x % 4);
   float sum[U::SUMS][4] = {};
   for (int step = 0; step < steps; ++step)
 #pragma unroll

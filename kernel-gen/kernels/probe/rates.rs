@@ -12,7 +12,7 @@ family! { read_rate, template "probe/rates.cuh";
 family! { mma_rate, template "probe/rates.cuh";
   dims    { H = hidden }
   variant m8 { SUMS = 8 }
-  require { H >= 256, H % 8 == 0 }
+  require { H % 32 == 0 }
   args    { x: bf16[N, H], steps: i32, y: mut f32[N] }
   sass    { "HMMA.16816.F32.BF16" }
   launch  { grid max(N, 1), block 256 }

@@ -40,7 +40,7 @@ fn invented(seed: u64) -> Profile {
     profile.tp = 1 << below(4);
     profile.hidden = 64 * (1 + below(200));
     profile.q_lora_rank = 32 * (1 + below(100));
-    profile.kv_lora_rank = 16 * (1 + below(40));
+    profile.kv_lora_rank = 128 << below(3);
     profile.rope_dim = 64 * (1 + below(2));
     profile.expert_width = 256 * (1 + below(12));
     profile.dense_width = 256 * (1 + below(40));

@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "mma_rate",
-    contract: "f3fa64f5ec01ed16",
+    contract: "4f42887c9122cc71",
     variants: &["m8"],
     cooperative: false,
     pdl: false,

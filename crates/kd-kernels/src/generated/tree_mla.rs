@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "tree_mla",
-    contract: "f96d0a1460823150",
+    contract: "263aa236369bcb43",
     variants: &["m64", "m16"],
     cooperative: false,
     pdl: true,
@@ -149,7 +149,7 @@ fn preferred(
 ) -> Option<bool> {
     Some(
         match variant {
-            "m64" => arith::mul(t, h)? > arith::mul(80, b)?,
+            "m64" => arith::mul(t, h)? > arith::mul(16, b)? && arith::mul(t, h)? > 256,
             _ => true,
         },
     )
