@@ -20,7 +20,7 @@ family! { dense, template "dense/dense.cuh";
   variant n64 { MT = 2, NT = 8, WR = 4, WT = 1, SPLIT = 8, WHOLE = 0, STEP = 64, DEPTH = 4, FEEDERS = 1 }
               when N % 4 == 0 prefer M <= max(64, 420000 / max(N, 1))
   variant n88 { MT = 2, NT = 11, WR = 8, WT = 1, SPLIT = 8, WHOLE = 0, STEP = 32, DEPTH = 4, FEEDERS = 2 } when N % 4 == 0
-  const   { SEGS = max(min(4, ceil_div(K, 512)), min(8, ceil_div(K, 4096))), CTAS = min(SPLIT, SEGS),
+  const   { SEGS = max(min(4, ceil_div(K, 512)), min(8, ceil_div(K, 5376))), CTAS = min(SPLIT, SEGS),
             RUN = max(1, WHOLE * SEGS), GROUPS = ceil_div(SEGS, CTAS * RUN), PITCH = K, ROWS = 16 * MT * WR,
             TOKENS = 8 * NT * WT, LINE = ROWS + 4, THREADS = 32 * (WR * WT * GROUPS + FEEDERS + 1),
             SLOT = GROUPS * (ROWS + TOKENS) * 2 * STEP, SLOTS = min(DEPTH, 98304 / SLOT) }

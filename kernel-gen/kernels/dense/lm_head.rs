@@ -6,7 +6,7 @@ family! { lm_head, template "dense/lm_head.cuh";
   variant n16 { MT = 2, NT = 2, WR = 4, WT = 1, SPLIT = 8, DEPTH = 5, FEEDERS = 2 } when N % 4 == 0 prefer M <= 16
   variant n40 { MT = 2, NT = 5, WR = 4, WT = 1, SPLIT = 8, DEPTH = 4, FEEDERS = 2 } when N % 4 == 0 prefer M <= 40
   variant n64 { MT = 2, NT = 8, WR = 4, WT = 1, SPLIT = 8, DEPTH = 4, FEEDERS = 1 } when N % 4 == 0
-  const   { SEGS = max(min(4, ceil_div(K, 512)), min(8, ceil_div(K, 4096))), CTAS = min(SPLIT, SEGS), RUN = 1,
+  const   { SEGS = max(min(4, ceil_div(K, 512)), min(8, ceil_div(K, 5376))), CTAS = min(SPLIT, SEGS), RUN = 1,
             GROUPS = ceil_div(SEGS, CTAS), STEP = 64, PITCH = K, ROWS = 16 * MT * WR, TOKENS = 8 * NT * WT, LINE = ROWS + 4,
             THREADS = 32 * (WR * WT * GROUPS + FEEDERS + 1), SLOT = GROUPS * (ROWS + TOKENS) * 2 * STEP,
             SLOTS = min(DEPTH, 98304 / SLOT) }

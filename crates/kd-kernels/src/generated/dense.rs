@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "dense",
-    contract: "787682f8e010ddf5",
+    contract: "6bcc596229fef1bf",
     variants: &["n8", "n16", "w40", "w64", "n32", "r64", "n40", "n64", "n88"],
     cooperative: false,
     pdl: true,

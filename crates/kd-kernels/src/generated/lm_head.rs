@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "lm_head",
-    contract: "3c4d8d3269a1e8c7",
+    contract: "acfb4a3437a74851",
     variants: &["n8", "n16", "n40", "n64"],
     cooperative: false,
     pdl: true,
