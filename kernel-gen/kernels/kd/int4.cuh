@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kd/base.cuh"
+#include "ptx/logic.cuh"
 
 namespace kd {
 
@@ -12,5 +13,10 @@ struct Int4G32 {
   const uint32_t* words;
   const __nv_bfloat16* scales;
 };
+
+// Code q of bits 4i and 16 + 4i of `word` as a pair of bf16 128 + q, exact: 0x4300 is 128, whose last bit counts 1.
+__device__ __forceinline__ uint32_t int4_pair(uint32_t word, int i) {
+  return ptx::and_or(word >> (4 * i), 0x000f000fu, 0x43004300u);
+}
 
 }  // namespace kd

@@ -1,0 +1,65 @@
+// Bulk copies into shared memory and the barriers in shared memory that count their bytes (PTX ISA: cp.async.bulk, mbarrier).
+#pragma once
+
+#include <stdint.h>
+
+namespace kd::ptx {
+
+__device__ __forceinline__ uint32_t shared_address(const void* address) {
+  return uint32_t(__cvta_generic_to_shared(address));
+}
+
+// Makes `barrier` complete a phase at every `arrivals` arrivals. One thread; see barriers_ready.
+__device__ __forceinline__ void barrier_init(uint64_t* barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+}
+
+// Makes this thread's barrier_init visible to copies; other threads need a synchronisation besides.
+__device__ __forceinline__ void barriers_ready() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+
+__device__ __forceinline__ void barrier_arrive(uint64_t* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+
+// Arrives, and makes the phase wait for `bytes` bytes of copies besides.
+__device__ __forceinline__ void barrier_arrive_expect(uint64_t* barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+               : "memory");
+}
+
+// Waits until the phase of this parity has completed; a barrier that was just made has completed the one of parity 1.
+__device__ __forceinline__ void barrier_wait(uint64_t* barrier, uint32_t parity) {
+  asm volatile(
+      "{\n\t.reg .pred done;\n\t"
+      "AGAIN:\n\tmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n\t"
+      "@!done bra AGAIN;\n\t}" ::"r"(shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+}
+
+// True in one lane of a whole warp, always the same. The compiler knows it for one lane, so that what only this lane does
+// needs no loop over lanes.
+__device__ __forceinline__ bool elect_one() {
+  uint32_t elected;
+  asm volatile("{\n\t.reg .pred p;\n\telect.sync _|p, 0xffffffff;\n\tselp.u32 %0, 1, 0, p;\n\t}" : "=r"(elected));
+  return elected != 0;
+}
+
+// L2 policy for data that is read once.
+__device__ __forceinline__ uint64_t evict_first() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+// Copies `bytes` (a multiple of 16, both addresses too) from global to shared memory; `barrier` counts them.
+__device__ __forceinline__ void bulk_load(void* to, const void* from, uint32_t bytes, uint64_t* barrier,
+                                          uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
+          shared_address(to)),
+      "l"(from), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
+      : "memory");
+}
+
+}  // namespace kd::ptx
