@@ -2,7 +2,6 @@
 #pragma once
 
 #include "kd/base.cuh"
-#include "ptx/logic.cuh"
 
 namespace kd {
 
@@ -14,9 +13,23 @@ struct Int4G32 {
   const __nv_bfloat16* scales;
 };
 
-// Code q of bits 4i and 16 + 4i of `word` as a pair of bf16 128 + q, exact: 0x4300 is 128, whose last bit counts 1.
-__device__ __forceinline__ uint32_t int4_pair(uint32_t word, int i) {
-  return ptx::and_or(word >> (4 * i), 0x000f000fu, 0x43004300u);
+// How a code becomes a bf16 without arithmetic: an integer n < 256 *is* the bf16 n * 2^-133 (the subnormals and the first
+// binade have one spacing), so the two codes in the low byte of a half word need one `and` each: q and 16 q. Values that
+// meet the codes of the upper half of a byte carry a factor 1/16, all values a factor that brings the products back among
+// the normal numbers, and sums are divided by both at the end; all three are powers of two and change no digit.
+constexpr float INT4_LIFT = 0x1p64f, INT4_LIFT_HIGH = 0x1p60f, INT4_LOWER = 0x1p69f;
+
+// The factor of value `i` of eight.
+__device__ __forceinline__ float int4_lift(int i) { return i & 2 ? INT4_LIFT_HIGH : INT4_LIFT; }
+
+// The eight codes of a word as pairs that meet values 0 1, 2 3, 4 5, 6 7.
+__device__ __forceinline__ void int4_pairs(uint32_t word, uint32_t (&pair)[4]) {
+  const uint32_t shifted = word >> 8;
+  pair[0] = word & 0x000f000fu, pair[1] = word & 0x00f000f0u;
+  pair[2] = shifted & 0x000f000fu, pair[3] = shifted & 0x00f000f0u;
 }
+
+// Codes are stored with 8 added: pairs of -8 as they meet even and odd pairs.
+constexpr uint32_t INT4_BIAS = 0x80088008u, INT4_BIAS_HIGH = 0x80808080u;
 
 }  // namespace kd

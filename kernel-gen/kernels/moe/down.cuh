@@ -1,7 +1,7 @@
 // The second half of the experts: the down product of each (row, expert) pair, not yet weighted.
 #pragma once
 
-#include "moe/product.cuh"
+#include "moe/wide.cuh"
 #include "ptx/pdl.cuh"
 
 namespace kd {
@@ -10,12 +10,12 @@ template <class U, class S>
 __device__ __forceinline__ void moe_down(const uint32_t* w, const __nv_bfloat16* h, const int32_t* plan,
                                          const int32_t* entries, float* parts) {
   const int g = threadIdx.x % 32 / 4;
-  moe::products<U, S>(
+  moe::all_products<U, S>(
       w, plan, entries, [&](int place) { return h + int64_t(place) * U::K; },
       [&](int unit, int m, int place, int valid, const float(&sum)[4]) {
         float* to = parts + int64_t(place) * U::H + unit * 32 + m * 16 + g;
-        if (valid > 0) to[0] = sum[0], to[8] = sum[2];
-        if (valid > 1) to[U::H] = sum[1], to[U::H + 8] = sum[3];
+        if (valid > 0) to[0] = sum[0] * INT4_LOWER, to[8] = sum[2] * INT4_LOWER;
+        if (valid > 1) to[U::H] = sum[1] * INT4_LOWER, to[U::H + 8] = sum[3] * INT4_LOWER;
       },
       [] {
         ptx::grid_dependency_wait();

@@ -4,7 +4,8 @@
 // on which thread came first.
 #pragma once
 
-#include "kd/base.cuh"
+#include "kd/int4.cuh"
+#include "kd/vec.cuh"
 #include "ptx/memory.cuh"
 #include "ptx/pdl.cuh"
 
@@ -22,10 +23,20 @@ __device__ __forceinline__ int choice(const int32_t* ids, int index, int count, 
 }  // namespace moe
 
 template <class U, class S>
-__device__ __forceinline__ void moe_group(const int32_t* ids, int32_t first_expert, int32_t slab, int32_t* plan,
-                                          int32_t* entries, int32_t* rows, int32_t* places, int M) {
+__device__ __forceinline__ void moe_group(const __nv_bfloat16* x, const int32_t* ids, int32_t first_expert, int32_t slab, int32_t* plan,
+                                          int32_t* entries, int32_t* rows, int32_t* places, __nv_bfloat16* lifted, int M) {
   ptx::grid_dependency_wait();
   ptx::grid_dependency_launch();
+  if (int(blockIdx.x) >= U::LISTS) {
+    const int64_t vec = int64_t(blockIdx.x - U::LISTS) * U::THREADS + threadIdx.x;
+    if (vec >= int64_t(M) * (U::H / 8)) return;
+    float value[8];
+    widen8(load8(x, vec), value);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) value[i] *= int4_lift(i);
+    store8(lifted, vec, narrow8(value));
+    return;
+  }
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, count = M * U::T;
   int* const counts = S::counts();
   if (thread < U::E) counts[thread] = 0;

@@ -1,8 +1,8 @@
 // Products of 32 rows of INT4 weights and the rows of one slab, 8 a tile, over one segment of K; sums over the segments.
 //
-// Codes enter the tensor core as 128 + q. The sums of a group of 32 therefore start at -136 times the sum of the row's
-// values, which two mma with a constant operand make; then come two mma, and the group's scale on the f32 result. A row's
-// sums depend on nothing but that row: segments are fixed by K and added in order.
+// Codes enter the tensor core as they are (kd/int4.cuh), 8 too large. The sums of a group of 32 therefore start at -8 times
+// the sum of the row's values, which two mma with a constant operand make; then come two mma with the codes, and the group's
+// scale on the f32 result. A row's sums depend on nothing but that row: segments are fixed by K and added in order.
 #pragma once
 
 #include "kd/int4.cuh"
@@ -16,15 +16,6 @@ namespace moe {
 template <int N>
 struct Tiles {
   static constexpr int value = N;
-};
-
-// Four times two bf16 -136, in registers that the compiler does not make anew for each use.
-struct Bias {
-  uint32_t word[4];
-  __device__ __forceinline__ Bias() {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) word[i] = ptx::opaque(0xc308c308u);
-  }
 };
 
 // The values of one group of 32 of each tile's row g.
@@ -42,21 +33,20 @@ __device__ __forceinline__ void load(const __nv_bfloat16* const (&rows)[NT], int
 // One group: the words and scales of rows g and g + 8 of each tile of 16.
 template <int NT>
 __device__ __forceinline__ void multiply(const uint32_t (&low)[2], const uint32_t (&high)[2], const uint32_t (&scales)[2],
-                                         const Tokens<NT>& tokens, const Bias& bias, float (&sum)[2][NT][4]) {
+                                         const Tokens<NT>& tokens, const uint4& bias, float (&sum)[2][NT][4]) {
   const float zero[4] = {};
   float start[NT][4];
 #pragma unroll
   for (int j = 0; j < NT; ++j) {
     const Bf16x8& x = tokens.tile[j];
-    ptx::mma_16816_bf16(start[j], zero, bias.word[0], bias.word[1], bias.word[2], bias.word[3], x.word[0], x.word[1]);
-    ptx::mma_16816_bf16(start[j], start[j], bias.word[0], bias.word[1], bias.word[2], bias.word[3], x.word[2], x.word[3]);
+    ptx::mma_16816_bf16(start[j], zero, bias.x, bias.y, bias.z, bias.w, x.word[0], x.word[1]);
+    ptx::mma_16816_bf16(start[j], start[j], bias.x, bias.y, bias.z, bias.w, x.word[2], x.word[3]);
   }
 #pragma unroll
   for (int m = 0; m < 2; ++m) {
     const float low_scale = __uint_as_float(scales[m] << 16), high_scale = __uint_as_float(scales[m] & 0xffff0000u);
     uint32_t a[4], b[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) a[i] = int4_pair(low[m], i), b[i] = int4_pair(high[m], i);
+    int4_pairs(low[m], a), int4_pairs(high[m], b);
 #pragma unroll
     for (int j = 0; j < NT; ++j) {
       const Bf16x8& x = tokens.tile[j];
@@ -79,22 +69,24 @@ struct Joint {
 };
 
 // Sums of one item, handed to `store(m, j, sums)` for tile m of 16 rows and tile j of 8 tokens, each by one warp.
-template <class U, int NT, class Store>
-__device__ __forceinline__ void product(Ring<U>& ring, Joint<U>& joint, const __nv_bfloat16* (&rows)[NT],
+template <class U, class S, int NT, class R, class Store>
+__device__ __forceinline__ void product(R& ring, Joint<U>& joint, const __nv_bfloat16* (&rows)[NT],
                                         int segment, Store store) {
   const int lane = threadIdx.x % 32;
   float sum[2][NT][4] = {};
+  // From memory, since the compiler would make a known constant anew for each use.
+  const uint4 bias = ptx::load_shared16(S::bias());
   // Few tokens are read one block ahead, more would take too many registers.
-  constexpr bool EARLY = NT <= U::EARLY;
-  const Bias bias;
-  Tokens<NT> next[2];
-  if (EARLY) load<NT>(rows, 0, next[0]), load<NT>(rows, 1, next[1]);
+  constexpr bool EARLY = NT <= U::EARLY && U::PER_STAGE > 1;
+  Tokens<NT> tokens[EARLY ? U::PER_STAGE : 1][2];
+  if (EARLY) load<NT>(rows, 0, tokens[0][0]), load<NT>(rows, 1, tokens[0][1]);
 #pragma unroll 1
   for (int left = U::BLOCKS / U::PER_STAGE; left > 0; --left) {
     const unsigned char* at = ring.front();
-#pragma unroll
+#pragma unroll(EARLY ? U::PER_STAGE : 1)
     for (int b = 0; b < U::PER_STAGE; ++b, at += BLOCK_BYTES) {
-      if (!EARLY) load<NT>(rows, 2 * b, next[0]);
+      Tokens<NT>(&own)[2] = tokens[EARLY ? b : 0];
+      if (!EARLY) load<NT>(rows, 2 * b, own[0]);
       uint4 words[2];
       uint2 scales[2];
 #pragma unroll
@@ -102,13 +94,14 @@ __device__ __forceinline__ void product(Ring<U>& ring, Joint<U>& joint, const __
         words[m] = *reinterpret_cast<const uint4*>(at + 512 * m + 16 * lane);
         scales[m] = *reinterpret_cast<const uint2*>(at + WORD_BYTES + 64 * m + 8 * (lane / 4));
       }
-      Tokens<NT> own[2];
-      own[0] = next[0];
-      if (EARLY) {
-        own[1] = next[1];
-        if (b + 1 < U::PER_STAGE || left > 1) load<NT>(rows, 2 * b + 2, next[0]), load<NT>(rows, 2 * b + 3, next[1]);
+      if (EARLY && (b + 1 < U::PER_STAGE || left > 1)) {
+        Tokens<NT>(&next)[2] = tokens[(b + 1) % U::PER_STAGE];
+        load<NT>(rows, 2 * b + 2, next[0]), load<NT>(rows, 2 * b + 3, next[1]);
       }
       if (b + 1 == U::PER_STAGE) ring.pop();
+#ifdef DRY_RUN
+      if constexpr (U::DRY) { sum[0][0][0] += __uint_as_float(words[0].x ^ words[1].x ^ words[0].w ^ words[1].w ^ scales[0].x ^ scales[1].y ^ own[0].tile[0].word[0]); continue; }
+#endif
       multiply<NT>({words[0].x, words[1].x}, {words[0].y, words[1].y}, {scales[0].x, scales[1].x}, own[0], bias, sum);
       if (!EARLY) load<NT>(rows, 2 * b + 1, own[1]);
       multiply<NT>({words[0].z, words[1].z}, {words[0].w, words[1].w}, {scales[0].y, scales[1].y}, own[1], bias, sum);
@@ -169,12 +162,14 @@ __device__ __forceinline__ void products(const void* weights, const int32_t* pla
     }
     ptx::barriers_ready();
   }
+  if (threadIdx.x == 0) *reinterpret_cast<uint4*>(S::bias()) = make_uint4(INT4_BIAS, INT4_BIAS, INT4_BIAS_HIGH, INT4_BIAS_HIGH);
   __syncthreads();
   // The two CTAs of an SM are given neighbouring shares: their rows are the same, and are cached once.
   const int half = gridDim.x / 2;
   const int place = gridDim.x % 2 ? blockIdx.x : blockIdx.x % half * 2 + blockIdx.x / half;
-  Walk<U>& walk = reinterpret_cast<Walk<U>*>(S::walks())[2 * warp];
-  Ring<U> ring{S::ring() + warp * U::STAGES * Ring<U>::STAGE_BYTES,
+  Walk<U, U::UNITS>& walk = reinterpret_cast<Walk<U, U::UNITS>*>(S::walks())[2 * warp];
+  using Own = Ring<U, U::UNITS, U::BLOCKS>;
+  Own ring{S::ring() + warp * U::STAGES * Own::STAGE_BYTES,
                bars,
                static_cast<const unsigned char*>(weights) + segment * (U::BLOCKS * BLOCK_BYTES),
                entries,
@@ -191,7 +186,7 @@ __device__ __forceinline__ void products(const void* weights, const int32_t* pla
   ready();
   while (!walk.done()) {
     const int first = walk.entry.first + walk.slab * U::SLAB;
-    const int rows = ::min(U::SLAB, walk.entry.rows - walk.slab * U::SLAB), unit = walk.unit;
+    const int rows = ::min(U::SLAB, walk.entry.rows - walk.slab * U::SLAB), unit = walk.step;
     __syncwarp();
     if (lane == 0) walk.next(entries);
     __syncwarp();
@@ -200,7 +195,7 @@ __device__ __forceinline__ void products(const void* weights, const int32_t* pla
       const __nv_bfloat16* from[NT];
 #pragma unroll
       for (int j = 0; j < NT; ++j) from[j] = row(first + ::min(8 * j + g, rows - 1)) + segment * U::SEG + 8 * t;
-      product<U, NT>(ring, joint, from, segment, [&](int m, int j, const float(&sums)[4]) {
+      product<U, S, NT>(ring, joint, from, segment, [&](int m, int j, const float(&sums)[4]) {
         store(unit, m, first + 8 * j + 2 * t, rows - (8 * j + 2 * t), sums);
       });
     };

@@ -28,10 +28,11 @@ __device__ __forceinline__ Entry load_entry(const int32_t* entries, int index) {
   return {int(v.x), int(v.y), int(v.z), int(v.w)};
 }
 
-// A walk over the items [item, end) of a team. It lies in shared memory, since it moves once in many blocks.
-template <class U>
+// A walk over the items [item, end) of a team, STEPS for each slab of an expert. It lies in shared memory, since it moves
+// once in many blocks.
+template <class U, int STEPS>
 struct Walk {
-  int item, end, index, unit, slab, slabs;
+  int item, end, index, step, slab, slabs;
   Entry entry;
 
   __device__ __forceinline__ bool done() const { return item >= end; }
@@ -40,52 +41,53 @@ struct Walk {
     index = to;
     entry = load_entry(entries, to);
     slabs = (entry.rows + U::SLAB - 1) / U::SLAB;
-    unit = slabs == 1 ? local : local / slabs;
-    slab = local - unit * slabs;
+    step = slabs == 1 ? local : local / slabs;
+    slab = local - step * slabs;
   }
 
   // The share of `team` of `teams`. `plan` holds the number of entries, then that of slabs.
   __device__ __forceinline__ void begin(const int32_t* plan, const int32_t* entries, int team, int teams) {
-    const int count = ptx::load4(plan), total = ptx::load4(plan + 1) * U::UNITS;
+    const int count = ptx::load4(plan), total = ptx::load4(plan + 1) * STEPS;
     item = int(int64_t(total) * team / teams), end = int(int64_t(total) * (team + 1) / teams);
     if (done()) return;
     int low = 0, high = count;  // the last entry that starts at or before `item`
     while (high - low > 1) {
       const int middle = (low + high) / 2;
-      if (ptx::load4(entries + 4 * middle + 3) * U::UNITS <= item)
+      if (ptx::load4(entries + 4 * middle + 3) * STEPS <= item)
         low = middle;
       else
         high = middle;
     }
-    enter(entries, low, item - ptx::load4(entries + 4 * low + 3) * U::UNITS);
+    enter(entries, low, item - ptx::load4(entries + 4 * low + 3) * STEPS);
   }
 
   __device__ __forceinline__ void next(const int32_t* entries) {
     if (++item >= end) return;
     if (++slab < slabs) return;
     slab = 0;
-    if (++unit == U::UNITS) enter(entries, index + 1, 0);
+    if (++step == STEPS) enter(entries, index + 1, 0);
   }
 };
 
-// One warp's stages of PER_STAGE blocks of one segment of K, item by item. `from` and `left` belong to the elected lane, which
-// alone requests stages.
-template <class U>
+// One warp's stages of PER_STAGE blocks, item by item: LENGTH blocks, in each item, of the unit that is UNITS_A_STEP times
+// its step and an offset in `weights`. `from` and `left` belong to the elected lane, which alone requests stages.
+template <class U, int STEPS, int LENGTH>
 struct Ring {
+  static constexpr int STAGE_BYTES = U::PER_STAGE * BLOCK_BYTES, UNITS_A_STEP = U::UNITS / STEPS;
   unsigned char* slots;
   uint64_t* full;
-  const unsigned char* weights;  // of the segment
+  const unsigned char* weights;
   const int32_t* entries;
-  Walk<U>* ahead;
+  Walk<U, STEPS>* ahead;
   uint64_t policy;
   const unsigned char* from;
   int left, slot;
   uint32_t parity;
-  static constexpr int STAGE_BYTES = U::PER_STAGE * BLOCK_BYTES;
 
   __device__ __forceinline__ void point() {
-    from = weights + (int64_t(ahead->entry.expert) * U::UNITS + ahead->unit) * (U::K / BLOCK_K * BLOCK_BYTES);
-    left = ahead->done() ? 0 : U::BLOCKS / U::PER_STAGE;
+    const int64_t unit = int64_t(ahead->entry.expert) * U::UNITS + ahead->step * UNITS_A_STEP;
+    from = weights + unit * (U::K / BLOCK_K * BLOCK_BYTES);
+    left = ahead->done() ? 0 : LENGTH / U::PER_STAGE;
   }
 
   // The elected lane, once its walk is at its first item.
