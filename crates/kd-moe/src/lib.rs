@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod experts;
+pub mod gpu;
 mod grouping;
 mod mlp;
 mod moe;

@@ -45,6 +45,16 @@ impl Int4Matrix {
         ShapeError::check("int4 scales", rows, cols, cols / GROUP, scales.as_slice().len())?;
         Ok(Self { rows, cols, words, scales })
     }
+
+    /// The codes, eight a word, `[rows, cols / 8]`.
+    pub fn words(&self) -> &[i32] {
+        self.words.as_slice()
+    }
+
+    /// The scales, `[rows, cols / 32]`.
+    pub fn scales(&self) -> &[bf16] {
+        self.scales.as_slice()
+    }
 }
 
 impl WeightRows for Int4Matrix {

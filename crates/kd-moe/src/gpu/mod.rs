@@ -1,0 +1,3 @@
+//! The routed experts on the GPU.
+
+pub mod layout;
