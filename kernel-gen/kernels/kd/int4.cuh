@@ -5,12 +5,11 @@
 
 namespace kd {
 
-// The order of words and scales is the affair of the template that reads them and of the code that packs them: eight
-// values a word, and as many scales as groups.
+// The order of words and scales in their blocks is the affair of the template that reads them and of the code that packs
+// them.
 struct Int4G32 {
   static constexpr int GROUP = 32;
-  const uint32_t* words;
-  const __nv_bfloat16* scales;
+  const uint32_t* blocks;
 };
 
 // How a code becomes a bf16 without arithmetic: an integer n < 256 *is* the bf16 n * 2^-133 (the subnormals and the first

@@ -8,11 +8,11 @@ namespace kd {
 
 template <class U, class S>
 __device__ __forceinline__ void moe_combine(const float* parts, const float* weights, const int32_t* places,
-                                            __nv_bfloat16* y, int M) {
+                                            __nv_bfloat16* y, int R, int M) {
   ptx::grid_dependency_wait();
   ptx::grid_dependency_launch();
-  const int64_t row = blockIdx.y;
-  const int vec = blockIdx.x * U::BLOCK + threadIdx.x;
+  const int64_t row = blockIdx.x;
+  const int vec = blockIdx.y * U::THREADS + threadIdx.x;
   if (8 * vec >= U::H) return;
   float sum[8] = {};
 #pragma unroll

@@ -21,13 +21,21 @@ struct Tiles {
 // The values of one group of 32 of each tile's row g.
 template <int NT>
 struct Tokens {
-  Bf16x8 tile[NT];
+  Bf16x8 tile[NT] = {};
+};
+
+// Row g of each tile, where there is one. The others stay 0: they cost no traffic and little power.
+template <int NT>
+struct Rows {
+  const __nv_bfloat16* at[NT];
+  bool real[NT];
 };
 
 template <int NT>
-__device__ __forceinline__ void load(const __nv_bfloat16* const (&rows)[NT], int group, Tokens<NT>& to) {
+__device__ __forceinline__ void load(const Rows<NT>& rows, int group, Tokens<NT>& to) {
 #pragma unroll
-  for (int j = 0; j < NT; ++j) to.tile[j] = load8(rows[j], 4 * group);
+  for (int j = 0; j < NT; ++j)
+    if (rows.real[j]) to.tile[j] = load8(rows.at[j], 4 * group);
 }
 
 // One group: the words and scales of rows g and g + 8 of each tile of 16.
@@ -70,8 +78,7 @@ struct Joint {
 
 // Sums of one item, handed to `store(m, j, sums)` for tile m of 16 rows and tile j of 8 tokens, each by one warp.
 template <class U, class S, int NT, class R, class Store>
-__device__ __forceinline__ void product(R& ring, Joint<U>& joint, const __nv_bfloat16* (&rows)[NT],
-                                        int segment, Store store) {
+__device__ __forceinline__ void product(R& ring, Joint<U>& joint, Rows<NT>& rows, int segment, Store store) {
   const int lane = threadIdx.x % 32;
   float sum[2][NT][4] = {};
   // From memory, since the compiler would make a known constant anew for each use.
@@ -107,7 +114,7 @@ __device__ __forceinline__ void product(R& ring, Joint<U>& joint, const __nv_bfl
       multiply<NT>({words[0].z, words[1].z}, {words[0].w, words[1].w}, {scales[0].y, scales[1].y}, own[1], bias, sum);
     }
 #pragma unroll
-    for (int j = 0; j < NT; ++j) rows[j] += U::PER_STAGE * BLOCK_K;
+    for (int j = 0; j < NT; ++j) rows.at[j] += U::PER_STAGE * BLOCK_K;
   }
   if constexpr (U::SEGS == 1) {
 #pragma unroll
@@ -185,16 +192,18 @@ __device__ __forceinline__ void products(const void* weights, const int32_t* pla
                  S::joints() + 2 * team + 1};
   ready();
   while (!walk.done()) {
-    const int first = walk.entry.first + walk.slab * U::SLAB;
-    const int rows = ::min(U::SLAB, walk.entry.rows - walk.slab * U::SLAB), unit = walk.step;
+    const int first = walk.first(), rows = walk.rows(), unit = walk.step;
     __syncwarp();
     if (lane == 0) walk.next(entries);
     __syncwarp();
     auto run = [&](auto tiles) {
       constexpr int NT = decltype(tiles)::value;
-      const __nv_bfloat16* from[NT];
+      Rows<NT> from;
 #pragma unroll
-      for (int j = 0; j < NT; ++j) from[j] = row(first + ::min(8 * j + g, rows - 1)) + segment * U::SEG + 8 * t;
+      for (int j = 0; j < NT; ++j) {
+        from.real[j] = 8 * j + g < rows;
+        from.at[j] = row(first + (from.real[j] ? 8 * j + g : 0)) + segment * U::SEG + 8 * t;
+      }
       product<U, S, NT>(ring, joint, from, segment, [&](int m, int j, const float(&sums)[4]) {
         store(unit, m, first + 8 * j + 2 * t, rows - (8 * j + 2 * t), sums);
       });

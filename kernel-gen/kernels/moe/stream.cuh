@@ -18,54 +18,68 @@ namespace moe {
 constexpr int UNIT_ROWS = 32, BLOCK_K = 64, WORD_BYTES = UNIT_ROWS * BLOCK_K / 2;
 constexpr int BLOCK_BYTES = WORD_BYTES + UNIT_ROWS * BLOCK_K / 32 * 2;
 
-// One expert that has rows: its id, its first place in the list of rows, its rows, and the slabs of the experts before it.
+// One expert that has rows: its id, its first place in the list of rows, its rows, and the cost of the experts before it.
 struct Entry {
-  int expert, first, rows, slabs_before;
+  int expert, first, rows, cost_before;
 };
+
+// What a slab of some tiles of 8 rows costs a unit: reading and unpacking count as three tiles.
+constexpr int SLAB_COST = 3;
+
+__device__ __forceinline__ int entry_cost(int rows, int slab) {
+  return SLAB_COST * ((rows + slab - 1) / slab) + (rows + 7) / 8;
+}
 
 __device__ __forceinline__ Entry load_entry(const int32_t* entries, int index) {
   const uint4 v = ptx::load16(entries + 4 * index);
   return {int(v.x), int(v.y), int(v.z), int(v.w)};
 }
 
-// A walk over the items [item, end) of a team, STEPS for each slab of an expert. It lies in shared memory, since it moves
-// once in many blocks.
+// A walk over a team's share of the items, STEPS for each slab of an expert: those that begin in its part of the total cost.
+// It lies in shared memory, since it moves once in many blocks.
 template <class U, int STEPS>
 struct Walk {
-  int item, end, index, step, slab, slabs;
+  int cost, end, index, step, slab, slabs;
   Entry entry;
 
-  __device__ __forceinline__ bool done() const { return item >= end; }
+  __device__ __forceinline__ bool done() const { return cost >= end; }
+  __device__ __forceinline__ int first() const { return entry.first + slab * U::SLAB; }
+  __device__ __forceinline__ int rows() const { return ::min(U::SLAB, entry.rows - slab * U::SLAB); }
 
-  __device__ __forceinline__ void enter(const int32_t* entries, int to, int local) {
+  __device__ __forceinline__ void enter(const int32_t* entries, int to) {
     index = to;
     entry = load_entry(entries, to);
     slabs = (entry.rows + U::SLAB - 1) / U::SLAB;
-    step = slabs == 1 ? local : local / slabs;
-    slab = local - step * slabs;
+    step = slab = 0;
   }
 
-  // The share of `team` of `teams`. `plan` holds the number of entries, then that of slabs.
+  // The share of `team` of `teams`. `plan` holds the number of entries, then the cost of all.
   __device__ __forceinline__ void begin(const int32_t* plan, const int32_t* entries, int team, int teams) {
     const int count = ptx::load4(plan), total = ptx::load4(plan + 1) * STEPS;
-    item = int(int64_t(total) * team / teams), end = int(int64_t(total) * (team + 1) / teams);
+    const int from = int(int64_t(total) * team / teams);
+    end = int(int64_t(total) * (team + 1) / teams);
+    cost = from;
     if (done()) return;
-    int low = 0, high = count;  // the last entry that starts at or before `item`
+    int low = 0, high = count;  // the last entry that starts at or before `from`
     while (high - low > 1) {
       const int middle = (low + high) / 2;
-      if (ptx::load4(entries + 4 * middle + 3) * STEPS <= item)
+      if (ptx::load4(entries + 4 * middle + 3) * STEPS <= from)
         low = middle;
       else
         high = middle;
     }
-    enter(entries, low, item - ptx::load4(entries + 4 * low + 3) * STEPS);
+    enter(entries, low);
+    const int each = entry_cost(entry.rows, U::SLAB);
+    step = (from - entry.cost_before * STEPS) / each;
+    cost = entry.cost_before * STEPS + step * each;
+    while (cost < from) next(entries);
   }
 
   __device__ __forceinline__ void next(const int32_t* entries) {
-    if (++item >= end) return;
+    cost += SLAB_COST + (rows() + 7) / 8;
     if (++slab < slabs) return;
     slab = 0;
-    if (++step == STEPS) enter(entries, index + 1, 0);
+    if (++step == STEPS && !done()) enter(entries, index + 1);
   }
 };
 

@@ -62,9 +62,10 @@ __device__ __forceinline__ void bulk_load(void* to, const void* from, uint32_t b
       : "memory");
 }
 
-// Copies 16 bytes from global to shared memory, past L1.
-__device__ __forceinline__ void copy16_async(void* to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
+// Copies 16 bytes from global to shared memory, past L1; zeros, without reading, if not `real`.
+__device__ __forceinline__ void copy16_async(void* to, const void* from, bool real) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(real ? 16 : 0)
+               : "memory");
 }
 
 // Arrives once this thread's copies so far are there.
