@@ -44,12 +44,8 @@ pub struct Composite {
 }
 
 /// Symmetric 4-bit integers in groups of 32 along the last axis, one bf16 scale a group, both in blocks of one array.
-const COMPOSITES: [Composite; 1] = [Composite {
-    name: "int4g32",
-    cuda: "kd::Int4G32",
-    rust: "Int4Ref",
-    parts: &[("blocks", "uint32_t")],
-}];
+const COMPOSITES: [Composite; 1] =
+    [Composite { name: "int4g32", cuda: "kd::Int4G32", rust: "Int4Ref", parts: &[("blocks", "uint32_t")] }];
 
 /// What an operand is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 //! replays the host reaches that memory only by copies in stream order ([`Buffer`]).
 
 use bytemuck::Pod;
-use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use cudarc::driver::sys::{CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaGraph, CudaSlice, CudaView, CudaViewMut, DevicePtr, DeviceRepr, result};
 
 use crate::{KernelError, Stream};
@@ -53,6 +53,20 @@ impl<R> Graph<R> {
     /// A driver that refuses the graph.
     pub fn launch(&self) -> Result<(), KernelError> {
         self.graph.launch().map_err(|error| KernelError::driver("launching a graph", error))
+    }
+
+    /// Replays the launches and waits for them: the microseconds that the replay took on the device.
+    ///
+    /// # Errors
+    /// A driver that refuses the graph, or the failure of a launch in it.
+    pub fn time(&self) -> Result<f64, KernelError> {
+        let failed = |error| KernelError::driver("timing a graph", error);
+        let event = || self.stream.cuda().record_event(Some(CUevent_flags::CU_EVENT_DEFAULT)).map_err(failed);
+        let begin = event()?;
+        self.launch()?;
+        let end = event()?;
+        let milliseconds = begin.elapsed_ms(&end).map_err(failed)?;
+        Ok(f64::from(milliseconds) * 1e3)
     }
 
     /// What the launches use. Memory in it must not be freed or replaced while the graph exists.

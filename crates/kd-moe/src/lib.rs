@@ -4,6 +4,7 @@
 //! ascending id, whatever the other rows chose.
 #![forbid(unsafe_code)]
 
+pub mod bench;
 mod experts;
 pub mod gpu;
 mod grouping;

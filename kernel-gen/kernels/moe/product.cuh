@@ -106,9 +106,6 @@ __device__ __forceinline__ void product(R& ring, Joint<U>& joint, Rows<NT>& rows
         load<NT>(rows, 2 * b + 2, next[0]), load<NT>(rows, 2 * b + 3, next[1]);
       }
       if (b + 1 == U::PER_STAGE) ring.pop();
-#ifdef DRY_RUN
-      if constexpr (U::DRY) { sum[0][0][0] += __uint_as_float(words[0].x ^ words[1].x ^ words[0].w ^ words[1].w ^ scales[0].x ^ scales[1].y ^ own[0].tile[0].word[0]); continue; }
-#endif
       multiply<NT>({words[0].x, words[1].x}, {words[0].y, words[1].y}, {scales[0].x, scales[1].x}, own[0], bias, sum);
       if (!EARLY) load<NT>(rows, 2 * b + 1, own[1]);
       multiply<NT>({words[0].z, words[1].z}, {words[0].w, words[1].w}, {scales[0].y, scales[1].y}, own[1], bias, sum);
@@ -178,10 +175,10 @@ __device__ __forceinline__ void products(const void* weights, const int32_t* pla
   using Own = Ring<U, U::UNITS, U::BLOCKS>;
   Own ring{S::ring() + warp * U::STAGES * Own::STAGE_BYTES,
                bars,
-               static_cast<const unsigned char*>(weights) + segment * (U::BLOCKS * BLOCK_BYTES),
+               static_cast<const unsigned char*>(weights),
+               segment * (U::BLOCKS * BLOCK_BYTES),
                entries,
-               &walk + 1,
-               ptx::evict_first()};
+               &walk + 1};
   if (ptx::elect_one()) {
     walk.begin(plan, entries, place * TEAMS + team, gridDim.x * TEAMS);
     ring.ahead[0] = walk;

@@ -91,16 +91,16 @@ struct Ring {
   unsigned char* slots;
   uint64_t* full;
   const unsigned char* weights;
+  int offset;
   const int32_t* entries;
   Walk<U, STEPS>* ahead;
-  uint64_t policy;
   const unsigned char* from;
   int left, slot;
   uint32_t parity;
 
   __device__ __forceinline__ void point() {
     const int64_t unit = int64_t(ahead->entry.expert) * U::UNITS + ahead->step * UNITS_A_STEP;
-    from = weights + unit * (U::K / BLOCK_K * BLOCK_BYTES);
+    from = weights + (unit * (U::K / BLOCK_K * BLOCK_BYTES) + offset);
     left = ahead->done() ? 0 : LENGTH / U::PER_STAGE;
   }
 
@@ -115,7 +115,7 @@ struct Ring {
   __device__ __forceinline__ void request(int to) {
     if (left == 0) return;
     ptx::barrier_arrive_expect(full + to, STAGE_BYTES);
-    ptx::bulk_load(slots + to * STAGE_BYTES, from, STAGE_BYTES, full + to, policy);
+    ptx::bulk_load(slots + to * STAGE_BYTES, from, STAGE_BYTES, full + to, ptx::evict_first());
     from += STAGE_BYTES;
     if (--left > 0) return;
     ahead->next(entries);

@@ -109,17 +109,20 @@ __device__ __forceinline__ void wide_product(typename Wide<U>::Own& ring, Turn<U
           words[m] = *reinterpret_cast<const uint4*>(at + 512 * m + 16 * lane);
           scales[m] = *reinterpret_cast<const uint2*>(at + WORD_BYTES + 64 * m + 8 * g);
         }
-        Tokens<NT> own[2];
-#pragma unroll
-        for (int c = 0; c < 2; ++c)
+        auto tokens = [&](int group, Tokens<NT>& to) {
 #pragma unroll
           for (int j = 0; j < NT; ++j)
-            own[c].tile[j] = from_words(*reinterpret_cast<const uint4*>(rows + 8 * j * W::ROW_BYTES +
-                                                                        16 * chunk_place(g, 8 * b + 4 * c + t)));
+            to.tile[j] = from_words(*reinterpret_cast<const uint4*>(rows + 8 * j * W::ROW_BYTES +
+                                                                    16 * chunk_place(g, 4 * group + t)));
+        };
+        Tokens<NT> first, second;
+        tokens(2 * b, first);
         if (b + 1 == U::PER_STAGE) ring.pop();
-        multiply<NT>({words[0].x, words[1].x}, {words[0].y, words[1].y}, {scales[0].x, scales[1].x}, own[0], bias, sum);
-        multiply<NT>({words[0].z, words[1].z}, {words[0].w, words[1].w}, {scales[0].y, scales[1].y}, own[1], bias, sum);
+        multiply<NT>({words[0].x, words[1].x}, {words[0].y, words[1].y}, {scales[0].x, scales[1].x}, first, bias, sum);
+        tokens(2 * b + 1, second);
+        multiply<NT>({words[0].z, words[1].z}, {words[0].w, words[1].w}, {scales[0].y, scales[1].y}, second, bias, sum);
       }
+      __syncwarp();
       if (lane == 0) ptx::barrier_arrive(S::vacant() + turn.slot);
       turn.next();
       bringer.bring();
@@ -180,10 +183,10 @@ __device__ __forceinline__ void wide_products(const void* weights, const int32_t
   typename W::Steps& walk = walks[0];
   typename W::Own ring{S::ring() + warp * U::STAGES * W::Own::STAGE_BYTES,
                        bars,
-                       static_cast<const unsigned char*>(weights) + warp * (U::K / BLOCK_K * BLOCK_BYTES),
+                       static_cast<const unsigned char*>(weights),
+                       warp * (U::K / BLOCK_K * BLOCK_BYTES),
                        entries,
-                       walks + 1,
-                       ptx::evict_first()};
+                       walks + 1};
   if (ptx::elect_one()) {
     walk.begin(plan, entries, blockIdx.x, gridDim.x);
     walks[1] = walks[2] = walk;

@@ -2,12 +2,12 @@
 //! `moe_down`: Second half of the experts: `parts = down h` for each place, not yet weighted; as `moe_gate_up` otherwise.
 use crate::launch::{
     Choice, Family, Geometry, KernelError, Kernels, LoadedUnit, Params, Selection,
-    Shapes, Stream, TensorMut, TensorRef, Units, arith, Int4Ref,
+    Shapes, Stream, TensorMut, TensorRef, Units, Int4Ref,
 };
 const FAMILY: Family = Family {
     name: "moe_down",
-    contract: "46856f07d5c65fb2",
-    variants: &["narrow", "wide"],
+    contract: "9cf3c87cae7eaf6e",
+    variants: &["narrow", "wide", "tall"],
     cooperative: false,
     pdl: true,
 };
@@ -104,7 +104,8 @@ fn eligible(_: &str, _: Dims, _e: i64, _r: i64) -> Option<bool> {
 fn preferred(variant: &str, _: Dims, _e: i64, r: i64) -> Option<bool> {
     Some(
         match variant {
-            "narrow" => r <= 1536,
+            "narrow" => r <= 768,
+            "wide" => r <= 5120,
             _ => true,
         },
     )

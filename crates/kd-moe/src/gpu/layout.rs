@@ -19,7 +19,9 @@ const CODE_WORDS: usize = UNIT_ROWS * BLOCK_K / CODES_PER_WORD;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
     /// A size that is not whole.
-    #[error("{what} is {found}, but the GPU layout needs a multiple of {unit}: use a smaller tensor-parallel split")]
+    #[error(
+        "{what} is {found}, but the GPU layout needs a multiple of {unit}: use a smaller tensor-parallel split"
+    )]
     NotWhole {
         /// The size.
         what: &'static str,
@@ -58,12 +60,15 @@ pub enum LayoutError {
 /// # Errors
 /// Rows that are not whole units, columns that are not whole blocks, a size beyond the address space.
 pub fn packed_words(rows: usize, cols: usize) -> Result<usize, LayoutError> {
-    for (what, found, unit) in [("the number of rows", rows, UNIT_ROWS), ("the number of columns", cols, BLOCK_K)] {
+    for (what, found, unit) in
+        [("the number of rows", rows, UNIT_ROWS), ("the number of columns", cols, BLOCK_K)]
+    {
         if found == 0 || !found.is_multiple_of(unit) {
             return Err(LayoutError::NotWhole { what, found, unit });
         }
     }
-    let words = (rows / UNIT_ROWS).checked_mul(cols / BLOCK_K).and_then(|blocks| blocks.checked_mul(BLOCK_WORDS));
+    let words =
+        (rows / UNIT_ROWS).checked_mul(cols / BLOCK_K).and_then(|blocks| blocks.checked_mul(BLOCK_WORDS));
     words.ok_or(LayoutError::NotWhole { what: "the product of rows and columns", found: usize::MAX, unit: 1 })
 }
 
@@ -98,9 +103,15 @@ pub fn unpack_gate_up(width: usize, hidden: usize, packed: &[u32]) -> Result<[In
     let (words, scales) = unpack(2 * width, hidden, packed)?;
     let half = |up: bool| {
         let rows = || (0..2 * width).filter(move |&row| paired(row).0 == up);
-        let words = rows().flat_map(|row| words[row * (hidden / CODES_PER_WORD)..].iter().take(hidden / CODES_PER_WORD));
+        let words = rows()
+            .flat_map(|row| words[row * (hidden / CODES_PER_WORD)..].iter().take(hidden / CODES_PER_WORD));
         let scales = rows().flat_map(|row| scales[row * (hidden / GROUP)..].iter().take(hidden / GROUP));
-        Int4Matrix::new(width, hidden, words.copied().collect::<Vec<_>>(), scales.copied().collect::<Vec<_>>())
+        Int4Matrix::new(
+            width,
+            hidden,
+            words.copied().collect::<Vec<_>>(),
+            scales.copied().collect::<Vec<_>>(),
+        )
     };
     Ok([half(false)?, half(true)?])
 }
@@ -172,7 +183,8 @@ fn unpack(rows: usize, cols: usize, packed: &[u32]) -> Result<(Vec<i32>, Vec<bf1
     if expected != found {
         return Err(LayoutError::Words { rows, cols, expected, found });
     }
-    let words = |row| (0..cols / CODES_PER_WORD).map(move |i| gather(packed[code_place(cols, row, i)]).cast_signed());
+    let words =
+        |row| (0..cols / CODES_PER_WORD).map(move |i| gather(packed[code_place(cols, row, i)]).cast_signed());
     let scale = |row, i| {
         let (place, upper) = scale_place(cols, row, i);
         bf16::from_bits((packed[place] >> (16 * u32::from(upper))) as u16)

@@ -3,12 +3,12 @@
 //! [`Experts`](crate::Experts) is the specification. Sums over k are those of fixed segments in their order and a row's
 //! experts are added in the order of its choices, so a row's bits depend neither on how many rows there are nor on which.
 
-pub mod layout;
 mod layer;
+pub mod layout;
 mod scratch;
 mod weights;
 
-pub use layer::{Batch, ExpertKernels, Forms};
+pub use layer::{Batch, ExpertKernels, Form};
 pub use scratch::{Plan, Scratch};
 pub use weights::{DeviceExperts, Packer};
 

@@ -44,7 +44,11 @@ impl Plan {
     /// More than [`MOST_ROWS`] rows, or sizes beyond the address space.
     pub fn new(shape: Shape, rows: usize) -> Result<Self, GpuError> {
         if rows > MOST_ROWS {
-            return Err(GpuError::Limit { what: "the number of rows of a run", found: rows, limit: MOST_ROWS });
+            return Err(GpuError::Limit {
+                what: "the number of rows of a run",
+                found: rows,
+                limit: MOST_ROWS,
+            });
         }
         let plan = Self { shape, rows };
         plan.sizes().map(|_| plan)
@@ -87,6 +91,11 @@ impl Scratch {
         Self::with_guard(stream, plan, 0)
     }
 
+    /// What the last run wrote of its grouping: the totals, and the experts with rows.
+    pub(crate) fn grouping(&self) -> [&CudaSlice<i32>; 2] {
+        [&self.totals, &self.entries]
+    }
+
     /// As [`Scratch::new`] with `guard` more elements in each array, all ones throughout: an element that a kernel reads
     /// before it is written is a NaN or no index, and one written where it must not be shows.
     pub(crate) fn with_guard(stream: &Stream, plan: Plan, guard: usize) -> Result<Self, GpuError> {
@@ -125,7 +134,8 @@ impl Scratch {
             let tail = stream.cuda().clone_dtoh(&slice.slice(slice.len() - guard..)).map_err(driver)?;
             Ok::<_, GpuError>(tail.iter().all(|value| value.to_bits() == u16::MAX))
         };
-        let parts = stream.cuda().clone_dtoh(&self.parts.slice(self.parts.len() - guard..)).map_err(driver)?;
+        let parts =
+            stream.cuda().clone_dtoh(&self.parts.slice(self.parts.len() - guard..)).map_err(driver)?;
         stream.synchronize()?;
         let parts = parts.iter().all(|value| value.to_bits() == u32::MAX);
         let lists = ints(&self.totals)? & ints(&self.entries)? & ints(&self.rows)? & ints(&self.places)?;

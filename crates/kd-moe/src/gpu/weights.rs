@@ -66,6 +66,11 @@ impl DeviceExperts {
         Ok(())
     }
 
+    /// Both arrays: gate and up, and down.
+    pub(crate) fn arrays(&self) -> [&CudaSlice<u32>; 2] {
+        [&self.gate_up, &self.down]
+    }
+
     /// The packed words of one expert: gate and up, and down.
     ///
     /// # Errors
@@ -108,7 +113,10 @@ impl Packer {
         let values = shape.hidden * shape.width;
         let staged = || {
             let words = stream.cuda().alloc_zeros(values / 8).map_err(driver)?;
-            Ok::<_, GpuError>(Staged { words, scales: stream.cuda().alloc_zeros(values / 32).map_err(driver)? })
+            Ok::<_, GpuError>(Staged {
+                words,
+                scales: stream.cuda().alloc_zeros(values / 32).map_err(driver)?,
+            })
         };
         Ok(Self {
             shape,
@@ -134,7 +142,11 @@ impl Packer {
         let Shape { hidden, width, .. } = self.shape;
         let same = |matrix: &'static str, found: &Int4Matrix, expected: [usize; 2]| {
             let found = [found.rows(), found.cols()];
-            if found == expected { Ok(()) } else { Err(GpuError::Expert { expert: index, matrix, found, expected }) }
+            if found == expected {
+                Ok(())
+            } else {
+                Err(GpuError::Expert { expert: index, matrix, found, expected })
+            }
         };
         same("gate", &expert.gate, [width, hidden])?;
         same("up", &expert.up, [width, hidden])?;
@@ -183,5 +195,9 @@ fn in_range(shape: &Shape, expert: usize) -> Result<(), GpuError> {
     if expert < shape.experts {
         return Ok(());
     }
-    Err(GpuError::Limit { what: "the number of an expert", found: expert, limit: shape.experts.saturating_sub(1) })
+    Err(GpuError::Limit {
+        what: "the number of an expert",
+        found: expert,
+        limit: shape.experts.saturating_sub(1),
+    })
 }
