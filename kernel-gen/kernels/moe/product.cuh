@@ -148,6 +148,17 @@ __device__ __forceinline__ void product(R& ring, Joint<U>& joint, Rows<NT>& rows
   }
 }
 
+// Calls `run` with the number of tiles as a constant.
+template <int NT, class Run>
+__device__ __forceinline__ void with_tiles(int tiles, Run run) {
+  if constexpr (NT == 1)
+    run(Tiles<1>{});
+  else if (tiles == NT)
+    run(Tiles<NT>{});
+  else
+    with_tiles<NT - 1>(tiles, run);
+}
+
 // All items of the calling warp's team. `row(place)` is where the values of a place in the list of rows begin, before the
 // segment; `store(unit, m, place, valid, sums)` takes the sums of rows g and g + 8 of tile m for two places from `place`,
 // of which `valid` exist.
@@ -193,7 +204,7 @@ __device__ __forceinline__ void products(const void* weights, const int32_t* pla
     __syncwarp();
     if (lane == 0) walk.next(entries);
     __syncwarp();
-    auto run = [&](auto tiles) {
+    with_tiles<U::SLAB / 8>((rows + 7) / 8, [&](auto tiles) {
       constexpr int NT = decltype(tiles)::value;
       Rows<NT> from;
 #pragma unroll
@@ -204,14 +215,7 @@ __device__ __forceinline__ void products(const void* weights, const int32_t* pla
       product<U, S, NT>(ring, joint, from, segment, [&](int m, int j, const float(&sums)[4]) {
         store(unit, m, first + 8 * j + 2 * t, rows - (8 * j + 2 * t), sums);
       });
-    };
-    const int tiles = (rows + 7) / 8;
-    if (tiles == 1)
-      run(Tiles<1>{});
-    else if (tiles == 2)
-      run(Tiles<2>{});
-    else
-      run(Tiles<3>{});
+    });
   }
 }
 

@@ -66,7 +66,7 @@ pub enum GpuError {
 impl Shape {
     /// Packed words of one expert: gate and up, and down.
     pub(crate) fn expert_words(&self) -> Result<[usize; 2], GpuError> {
-        let pair = self.width.checked_mul(2).unwrap_or(usize::MAX);
+        let pair = self.width.saturating_mul(2);
         Ok([layout::packed_words(pair, self.hidden)?, layout::packed_words(self.hidden, self.width)?])
     }
 

@@ -59,7 +59,9 @@ impl DeviceExperts {
         in_range(&self.shape, from.max(to))?;
         let words = self.shape.expert_words()?;
         for (slice, words) in [&mut self.gate_up, &mut self.down].into_iter().zip(words) {
-            let source = slice.clone_part(stream, from * words, words)?;
+            // The driver copies between two arrays.
+            let source =
+                stream.cuda().clone_dtod(&slice.slice(from * words..(from + 1) * words)).map_err(driver)?;
             let mut place = slice.slice_mut(to * words..(to + 1) * words);
             stream.cuda().memcpy_dtod(&source, &mut place).map_err(driver)?;
         }
@@ -84,17 +86,6 @@ impl DeviceExperts {
         let packed = [read(&self.gate_up, words[0])?, read(&self.down, words[1])?];
         stream.synchronize()?;
         Ok(packed)
-    }
-}
-
-/// A part of an array as an array of its own: the driver copies between two.
-trait ClonePart {
-    fn clone_part(&self, stream: &Stream, start: usize, count: usize) -> Result<CudaSlice<u32>, GpuError>;
-}
-
-impl ClonePart for CudaSlice<u32> {
-    fn clone_part(&self, stream: &Stream, start: usize, count: usize) -> Result<CudaSlice<u32>, GpuError> {
-        Ok(stream.cuda().clone_dtod(&self.slice(start..start + count)).map_err(driver)?)
     }
 }
 
