@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "moe_down",
-    contract: "9cf3c87cae7eaf6e",
+    contract: "45d058d3ed6c1db6",
     variants: &["narrow", "wide", "tall"],
     cooperative: false,
     pdl: true,

@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "moe_gate_up",
-    contract: "22070771feebc5b5",
+    contract: "7232b29560ddc67d",
     variants: &["narrow", "wide", "tall"],
     cooperative: false,
     pdl: true,
