@@ -68,7 +68,8 @@ pub(super) fn check_routings(
                 }
                 other => other,
             };
-            outcomes.extend(verify(&case, &[1, 3, 8, 40, most]).map_err(named)?);
+            let rows: Vec<usize> = [1, 3, 8, 40, most].into_iter().filter(|rows| *rows <= most).collect();
+            outcomes.extend(verify(&case, &rows).map_err(named)?);
         }
     }
     Ok(outcomes)
