@@ -105,7 +105,7 @@ pub struct Launch {
 /// The number of CTAs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Grid {
-    /// As many as are resident at once: SMs × `min_ctas`.
+    /// As many as are resident at once, at most `min_ctas` an SM.
     Resident,
     /// x, y and z.
     Blocks(Vec<Expr>),

@@ -43,13 +43,9 @@ pub struct Composite {
     pub parts: &'static [(&'static str, &'static str)],
 }
 
-/// Symmetric 4-bit integers in groups of 32 along the last axis, one bf16 scale a group.
-const COMPOSITES: [Composite; 1] = [Composite {
-    name: "int4g32",
-    cuda: "kd::Int4G32",
-    rust: "Int4Ref",
-    parts: &[("words", "uint32_t"), ("scales", "__nv_bfloat16")],
-}];
+/// Symmetric 4-bit integers in groups of 32 along the last axis, one bf16 scale a group, both in blocks of one array.
+const COMPOSITES: [Composite; 1] =
+    [Composite { name: "int4g32", cuda: "kd::Int4G32", rust: "Int4Ref", parts: &[("blocks", "uint32_t")] }];
 
 /// What an operand is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

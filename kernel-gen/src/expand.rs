@@ -38,7 +38,7 @@ impl Unit {
     /// Checks the unit against the limits of `arch`, before any compiler runs.
     ///
     /// # Errors
-    /// Shared memory over the limit of a CTA, or of an SM that must hold `min_ctas` of them.
+    /// Shared memory over the limit of a CTA, or of an SM that must hold `min_ctas` of them (a cooperative launch).
     pub fn fits(&self, family: &Family, arch: &Arch) -> Result<(), Diagnostic> {
         let fail = |at, message: String| Err(Diagnostic::new(&family.file, at, message));
         let (bytes, unit, name) = (self.layout.bytes, &self.name, arch.name);
@@ -51,7 +51,7 @@ impl Unit {
             );
         }
         let resident = self.min_ctas.saturating_mul(bytes + Arch::SMEM_RESERVED);
-        if bytes > 0 && resident > arch.smem_per_sm {
+        if family.launch.cooperative && bytes > 0 && resident > arch.smem_per_sm {
             let (limit, formula) = (arch.smem_per_sm, self.layout.explain());
             let reserved = Arch::SMEM_RESERVED;
             return fail(

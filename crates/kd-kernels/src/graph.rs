@@ -71,6 +71,19 @@ impl<R> Graph<R> {
         Ok(f64::from(milliseconds) * 1e3 / replays as f64)
     }
 
+    /// Replays the launches once, as things are, and waits for them: the microseconds that they took on the device.
+    ///
+    /// # Errors
+    /// As [`Graph::launch`], or the failure of a launch.
+    pub fn time_one(&self) -> Result<f64, KernelError> {
+        let failed = |error| KernelError::driver("timing a graph", error);
+        let event = || self.stream.cuda().record_event(Some(CUevent_flags::CU_EVENT_DEFAULT)).map_err(failed);
+        let begin = event()?;
+        self.launch()?;
+        let milliseconds = begin.elapsed_ms(&event()?).map_err(failed)?;
+        Ok(f64::from(milliseconds) * 1e3)
+    }
+
     /// What the launches use. Memory in it must not be freed or replaced while the graph exists.
     pub fn resources(&self) -> &R {
         &self.resources

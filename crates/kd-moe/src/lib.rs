@@ -4,7 +4,9 @@
 //! ascending id, whatever the other rows chose.
 #![forbid(unsafe_code)]
 
+pub mod bench;
 mod experts;
+pub mod gpu;
 mod grouping;
 mod mlp;
 mod moe;

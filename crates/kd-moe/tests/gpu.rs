@@ -17,3 +17,28 @@ fn router_matches_the_cpu_at_k26_tp1_sizes() {
 fn router_matches_the_cpu_at_demo_sizes() {
     testing::check("router_matches_the_cpu_at_demo_sizes", "demo-tp1", CHECKS[0].1);
 }
+
+#[test]
+fn experts_match_the_cpu_at_k26_sizes() {
+    testing::check("experts_match_the_cpu_at_k26_sizes", "k26-tp8", CHECKS[1].1);
+}
+
+#[test]
+fn experts_match_the_cpu_at_demo_sizes() {
+    testing::check("experts_match_the_cpu_at_demo_sizes", "demo-tp1", CHECKS[1].1);
+}
+
+#[test]
+fn experts_match_the_cpu_at_half_the_demo_width() {
+    testing::check("experts_match_the_cpu_at_half_the_demo_width", "demo-tp2", CHECKS[1].1);
+}
+
+#[test]
+fn uneven_routings_match_the_cpu_at_k26_sizes() {
+    testing::check("uneven_routings_match_the_cpu_at_k26_sizes", "k26-tp8", CHECKS[2].1);
+}
+
+#[test]
+fn uneven_routings_match_the_cpu_at_demo_sizes() {
+    testing::check("uneven_routings_match_the_cpu_at_demo_sizes", "demo-tp1", CHECKS[2].1);
+}

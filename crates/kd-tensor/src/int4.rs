@@ -83,6 +83,12 @@ impl Int4Matrix {
     pub fn scales(&self, row: usize) -> &[bf16] {
         &self.scales.as_slice()[row * (self.stride / GROUP)..][..self.cols / GROUP]
     }
+
+    /// The codes of row `row`, eight a word.
+    #[inline(always)]
+    pub fn words(&self, row: usize) -> &[i32] {
+        &self.words.as_slice()[row * (self.stride / CODES_PER_WORD)..][..self.cols / CODES_PER_WORD]
+    }
 }
 
 impl WeightRows for Int4Matrix {
@@ -98,9 +104,7 @@ impl WeightRows for Int4Matrix {
 
     #[inline(always)]
     fn row(&self, row: usize) -> Int4Row<'_> {
-        let start = row * (self.stride / CODES_PER_WORD);
-        let words = &self.words.as_slice()[start..][..self.cols / CODES_PER_WORD];
-        Int4Row::new(words, self.scales(row))
+        Int4Row::new(self.words(row), self.scales(row))
     }
 }
 

@@ -57,8 +57,8 @@ struct Source {
       const bool committed = first + i < start;
       const bool keep = first + i >= oldest && first + i < end && (!committed || page >= 0);
       const __nv_bfloat16* from = (committed ? paged : drafted) + i * PITCH + 8 * vec;
-      ptx::copy16_async(to + flash::Rows<U::D>::place(i, vec), keep ? from : own, keep);
-      ptx::copy16_async(to + flash::Rows<U::D>::place(U::NB + i, vec), keep ? from + U::N * U::D : own, keep);
+      ptx::copy16_ahead(to + flash::Rows<U::D>::place(i, vec), keep ? from : own, keep);
+      ptx::copy16_ahead(to + flash::Rows<U::D>::place(U::NB + i, vec), keep ? from + U::N * U::D : own, keep);
     }
   }
 };
@@ -98,7 +98,7 @@ __device__ __forceinline__ void drafter_attention(const __nv_bfloat16* q, const 
   const auto place = [&](int row) { return ((int64_t(stream) * U::BLK + row / U::G) * HEADS + head * U::G + row % U::G) * U::D; };
   for (int i = threadIdx.x; i < U::ROWS * U::D / 8; i += U::THREADS) {
     const int row = i / (U::D / 8), vec = i % (U::D / 8);
-    ptx::copy16_async(shared + Tile::place(row, vec), q + (row < ROWS ? place(row) : 0) + 8 * vec, row < ROWS);
+    ptx::copy16_ahead(shared + Tile::place(row, vec), q + (row < ROWS ? place(row) : 0) + 8 * vec, row < ROWS);
   }
   const int begin = from + at.group * U::NB;
   bool broken = false;
@@ -110,11 +110,11 @@ __device__ __forceinline__ void drafter_attention(const __nv_bfloat16* q, const 
       next += U::TILE;
       if (next < to) page = source.page(next);
     }
-    ptx::commit_copies();
+    ptx::copy_commit();
   };
 #pragma unroll
   for (int slot = 0; slot < U::ST - 1; ++slot) load(slot);
-  ptx::wait_copies<U::ST - 2>();
+  ptx::copy_wait<U::ST - 2>();
   __syncthreads();  // queries are there
 
   flash::Running<U> known;
@@ -123,7 +123,7 @@ __device__ __forceinline__ void drafter_attention(const __nv_bfloat16* q, const 
   int slot = 0;
 #pragma unroll 1
   for (int first = begin; first < to; first += U::TILE) {
-    ptx::wait_copies<U::ST - 2>();
+    ptx::copy_wait<U::ST - 2>();
     at.sync_group();  // this tile is there, the one before has been used
     load((slot + U::ST - 1) % U::ST);
     const uint32_t keys = ring + slot * U::SLOT;
@@ -141,7 +141,7 @@ __device__ __forceinline__ void drafter_attention(const __nv_bfloat16* q, const 
     flash::multiply_values<U>(at, score, keys + U::NB * Tile::BYTES, known);
     slot = (slot + 1) % U::ST;
   }
-  ptx::wait_copies<0>();
+  ptx::copy_wait<0>();
   if (broken)
 #pragma unroll
     for (int m = 0; m < U::MT; ++m) known.sum[m][0] = known.sum[m][1] = __int_as_float(0x7fffffff);

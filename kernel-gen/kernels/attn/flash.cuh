@@ -8,9 +8,9 @@
 #pragma once
 
 #include "kd/base.cuh"
-#include "ptx/async.cuh"
-#include "ptx/groups.cuh"
+#include "ptx/copy.cuh"
 #include "ptx/ldmatrix.cuh"
+#include "ptx/math.cuh"
 #include "ptx/mma.cuh"
 
 namespace kd {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "attn/leaves.cuh"
-#include "ptx/async.cuh"
+#include "ptx/copy.cuh"
 
 namespace kd {
 namespace mla {

@@ -39,7 +39,7 @@ __device__ __forceinline__ void copy_rows(uint32_t to, int column, const __nv_bf
   to += Rows<WIDTH>::place(row, column / 8 + vec);
 #pragma unroll 4
   for (int i = 0; i < ROWS; i += STEP, source += STEP * pitch)
-    ptx::copy16_async(to + i * Rows<WIDTH>::BYTES, source, row + i < rows);
+    ptx::copy16_ahead(to + i * Rows<WIDTH>::BYTES, source, row + i < rows);
 }
 
 // The keys of one head in a block, of which the first `count` are looked at.
@@ -83,17 +83,17 @@ __device__ __forceinline__ void attend(const Place<U>& at, const Block<U>& block
   const int count = block.count;
   block.load_values(In::values(shared, 0), 0);
   block.load_keys(In::keys(shared, 1), U::NB);
-  ptx::commit_copies();
+  ptx::copy_commit();
   Scores<U> score = {};
   multiply_keys<U>(at, queries, In::keys(shared, 0), score);
   int tile = 0;
 #pragma unroll 1
   for (int first = 0; first < count; first += U::NB, ++tile) {
-    ptx::wait_copies<0>();
+    ptx::copy_wait<0>();
     __syncthreads();  // these values and the next keys are there; these keys and the values before have been used
     block.load_values(In::values(shared, tile + 1), first + U::NB);
     block.load_keys(In::keys(shared, tile), first + 2 * U::NB);
-    ptx::commit_copies();
+    ptx::copy_commit();
     if (first + U::NB > ::min(count, seen + at.row))
       hide<U>(at, score, [=](int row) { return make_int2(0, ::min(count, seen + row) - first); });
     float base[U::MT][2];
@@ -109,7 +109,7 @@ __device__ __forceinline__ void attend(const Place<U>& at, const Block<U>& block
 #pragma unroll
         for (int c = 0; c < 4; ++c) score[m][n][c] = next[m][n][c];
   }
-  ptx::wait_copies<0>();
+  ptx::copy_wait<0>();
 }
 
 }  // namespace flash
@@ -140,7 +140,7 @@ __device__ __forceinline__ void prefill_attention(const __nv_bfloat16* q, const 
                                                     q + (int64_t(row) * H + head) * U::KD + column, int64_t(H) * U::KD,
                                                     rows, threadIdx.x);
   block.load_keys(In::keys(shared, 0), 0);
-  ptx::commit_copies();
+  ptx::copy_commit();
 
   flash::Running<U> known;
   const auto each = [&](auto visit) {
@@ -162,7 +162,7 @@ __device__ __forceinline__ void prefill_attention(const __nv_bfloat16* q, const 
         known.out[m][n][2 * half] = from.x, known.out[m][n][2 * half + 1] = from.y;
       }
     });
-  ptx::wait_copies<0>();
+  ptx::copy_wait<0>();
   __syncthreads();
   const flash::Queries<U> queries(at, shared + In::QUERIES + at.row * flash::Rows<U::KD>::BYTES);
   __syncthreads();  // tiles may take their place

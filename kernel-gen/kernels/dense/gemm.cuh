@@ -81,7 +81,7 @@ __device__ __forceinline__ void produce(uint32_t ring, const __nv_bfloat16* from
         if (U::K % U::STEP == 0)
           ptx::copy16_ahead(target, address);
         else
-          ptx::copy16_or_zero(target, address, inside);
+          ptx::copy16_ahead(target, address, inside);
       }
       source[group] += U::STEP;
     }

@@ -10,7 +10,7 @@
 #include "kd/mma.cuh"
 #include "ptx/cluster.cuh"
 #include "ptx/pdl.cuh"
-#include "ptx/stage.cuh"
+#include "ptx/copy.cuh"
 
 namespace kd {
 namespace route {

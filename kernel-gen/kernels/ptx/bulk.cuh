@@ -3,11 +3,9 @@
 
 #include <stdint.h>
 
-namespace kd::ptx {
+#include "ptx/copy.cuh"
 
-__device__ __forceinline__ uint32_t shared_address(const void* address) {
-  return uint32_t(__cvta_generic_to_shared(address));
-}
+namespace kd::ptx {
 
 // Makes `barrier` complete a phase at every `arrivals` arrivals. One thread; see barriers_ready.
 __device__ __forceinline__ void barrier_init(uint64_t* barrier, uint32_t arrivals) {
@@ -60,11 +58,6 @@ __device__ __forceinline__ void bulk_load(void* to, const void* from, uint32_t b
           shared_address(to)),
       "l"(from), "r"(bytes), "r"(shared_address(barrier)), "l"(policy)
       : "memory");
-}
-
-// Copies 16 bytes from global to shared memory, past L1.
-__device__ __forceinline__ void copy16_async(void* to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
 }
 
 // Arrives once this thread's copies so far are there.

@@ -16,6 +16,16 @@ __device__ __forceinline__ uint4 load16(const void* address) {
   return value;
 }
 
+// 16 bytes of shared memory whose value the compiler must not know.
+__device__ __forceinline__ uint4 load_shared16(const void* address) {
+  uint4 value;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "r"(uint32_t(__cvta_generic_to_shared(address)))
+               : "memory");
+  return value;
+}
+
 // One int32 that an earlier kernel wrote.
 __device__ __forceinline__ int32_t load4(const int32_t* address) {
   int32_t value;

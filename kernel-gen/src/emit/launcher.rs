@@ -64,12 +64,14 @@ fn tokens(family: &Family) -> TokenStream {
     let symbol_params = symbols.iter().map(|symbol| quote!(params.int(#symbol)?;));
     let params = family.operands.iter().flat_map(params_of);
     let composites: Vec<Ident> = composites(family);
+    let used = quote!(#(#checks)* #eligible #preferred #grid).to_string();
+    let arith = used.contains("arith").then(|| quote!(arith,));
 
     quote! {
         #![doc = #module_doc]
         use crate::launch::{
             Choice, Family, Geometry, KernelError, Kernels, LoadedUnit, Params, Selection, Shapes, Stream, TensorMut,
-            TensorRef, Units, arith, #(#composites,)*
+            TensorRef, Units, #arith #(#composites,)*
         };
 
         const FAMILY: Family = Family {

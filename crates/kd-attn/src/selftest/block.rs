@@ -80,7 +80,15 @@ impl Attention {
     ) -> Result<Self, KernelError> {
         let (d, n, g) = (row.dim("D")?, row.dim("N")?, row.dim("G")?);
         let (block, splits) = (row.dim("BLK")?, row.dim("SPLITS")?);
-        let config = GqaConfig { heads: n.1 * g.1, kv_heads: n.1, head_dim: d.1, window, causal };
+        let config = GqaConfig {
+            heads: n.1 * g.1,
+            kv_heads: n.1,
+            cached_heads: n.1,
+            first_cached: 0,
+            head_dim: d.1,
+            window,
+            causal,
+        };
         let (stream, mut random) = (device.stream()?, Random::new(seed));
         let mut starts = STARTS.to_vec();
         starts
@@ -183,7 +191,7 @@ impl Subject for Attention {
     }
 
     fn launch(&self, memory: &mut Memory) -> Result<(), KernelError> {
-        let GqaConfig { heads, kv_heads, head_dim, window, causal } = self.config;
+        let GqaConfig { heads, kv_heads, head_dim, window, causal, .. } = self.config;
         let (stream, streams, block) = (&self.stream, memory.streams, self.block);
         let rows = block * heads / kv_heads;
         let window = window.map_or(0, |window| window as i32);

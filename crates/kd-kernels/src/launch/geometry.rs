@@ -31,7 +31,7 @@ impl Geometry {
         blocks: Option<Blocks>,
     ) -> Result<Self, KernelError> {
         let row = unit.row();
-        let grid = grid(&row.unit, blocks, stream.sms(), row.min_ctas)?;
+        let grid = grid(&row.unit, blocks, stream.sms(), unit.resident())?;
         Ok(Self { grid, cooperative: family.cooperative, pdl: family.pdl })
     }
 
@@ -41,9 +41,9 @@ impl Geometry {
     }
 }
 
-fn grid(unit: &str, blocks: Option<Blocks>, sms: u32, min_ctas: u32) -> Result<[u32; 3], KernelError> {
+fn grid(unit: &str, blocks: Option<Blocks>, sms: u32, resident: u32) -> Result<[u32; 3], KernelError> {
     let axes = match blocks {
-        Some(Blocks::Resident) => [i64::from(sms) * i64::from(min_ctas), 1, 1],
+        Some(Blocks::Resident) => [i64::from(sms) * i64::from(resident), 1, 1],
         Some(Blocks::Exactly(axes)) => axes,
         None => [i64::MAX, 1, 1],
     };

@@ -24,6 +24,7 @@ pub struct LoadedUnit {
     function: sys::CUfunction,
     module: sys::CUmodule,
     context: Arc<CudaContext>,
+    resident: u32,
 }
 
 // SAFETY: module and function handles may be used from any thread that has the context current; every use here makes
@@ -57,6 +58,7 @@ impl LoadedUnit {
             function: std::ptr::null_mut(),
             module,
             context: context.clone(),
+            resident: 0,
         };
         let entry = CString::new(row.unit.as_str()).map_err(|_| KernelError::Driver {
             what: format!("loading {:?}", row.unit),
@@ -70,7 +72,28 @@ impl LoadedUnit {
             // SAFETY: the function belongs to the module above; the driver refuses a size it cannot give.
             unsafe { sys::cuFuncSetAttribute(unit.function, limit, bytes) }.result().map_err(failed)?;
         }
+        unit.resident = unit.count_resident().map_err(failed)?;
         Ok(unit)
+    }
+
+    /// CTAs that an SM holds at once, as the driver counts them.
+    fn count_resident(&self) -> Result<u32, cudarc::driver::DriverError> {
+        let (mut count, block) = (0, i32::try_from(self.row.block).unwrap_or(i32::MAX));
+        // SAFETY: writes one int; the function belongs to the module that this unit holds.
+        let status = unsafe {
+            sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                &mut count,
+                self.function,
+                block,
+                self.row.smem as usize,
+            )
+        };
+        status.result().map(|()| u32::try_from(count).unwrap_or_default())
+    }
+
+    /// CTAs that an SM holds at once, at most `min_ctas`.
+    pub(crate) fn resident(&self) -> u32 {
+        self.resident.min(self.row.min_ctas)
     }
 
     /// The manifest row of the image.

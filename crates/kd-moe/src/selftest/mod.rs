@@ -1,12 +1,14 @@
 //! The mixture-of-experts kernels against the operations of this crate, on the device at hand.
 
+mod experts;
 mod router;
 
 use kd_kernels::selftest::{Check, Failure, Outcome, run};
 use kd_kernels::{Device, Kernels};
 
 /// The checks of this crate by the name of what they cover.
-pub const CHECKS: [(&str, Check); 1] = [("router", router::check)];
+pub const CHECKS: [(&str, Check); 3] =
+    [("router", router::check), ("experts", experts::check), ("expert_routings", experts::check_routings)];
 
 /// Runs every check of this crate on the units that `kernels` has.
 ///

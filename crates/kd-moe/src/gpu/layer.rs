@@ -1,0 +1,181 @@
+//! The launches of one layer.
+
+use half::bf16;
+use kd_kernels::families::{moe_combine, moe_down, moe_gate_up, moe_group};
+use kd_kernels::{Choice, Int4Ref, Kernels, Stream, TensorMut, TensorRef, Units};
+
+use super::{DeviceExperts, GpuError, Scratch, Shape};
+
+/// The loaded kernels of one shape.
+#[derive(Debug)]
+pub struct ExpertKernels {
+    shape: Shape,
+    group: moe_group::MoeGroup,
+    gate_up: moe_gate_up::MoeGateUp,
+    down: moe_down::MoeDown,
+    combine: moe_combine::MoeCombine,
+}
+
+/// Operands of one run of `rows` rows.
+#[derive(Debug)]
+pub struct Batch<'a> {
+    /// How many rows.
+    pub rows: usize,
+    /// `[rows, hidden]`.
+    pub x: TensorRef<'a, bf16, 2>,
+    /// `[rows, top_k]`: expert numbers over all ranks; any that is not this rank's (-1 in padded rows) is left out.
+    pub ids: TensorRef<'a, i32, 2>,
+    /// `[rows, top_k]`.
+    pub weights: TensorRef<'a, f32, 2>,
+    /// `[rows, hidden]`: the weighted sum of this rank's experts, 0 for a row that has none.
+    pub y: TensorMut<'a, bf16, 2>,
+}
+
+/// Forms of the two products, for few, more and many rows an expert; all give the same bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// K split over the warps of a CTA.
+    Narrow,
+    /// Units split over the warps of a CTA, which share the rows.
+    Wide,
+    /// As wide, with more rows at a time and one CTA an SM.
+    Tall,
+}
+
+impl Form {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Narrow, Self::Wide, Self::Tall];
+
+    /// The variant of `moe_gate_up` and `moe_down`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Narrow => "narrow",
+            Self::Wide => "wide",
+            Self::Tall => "tall",
+        }
+    }
+
+    /// `SLAB` of the variant.
+    fn slab(self) -> i32 {
+        match self {
+            Self::Narrow => 8,
+            Self::Wide => 16,
+            Self::Tall => 40,
+        }
+    }
+
+    /// The one to take for `rows` rows: where their times cross on the measured device (docs/kernels/moe.md).
+    fn preferred(rows: usize) -> Self {
+        match rows {
+            0..=96 => Self::Narrow,
+            97..=640 => Self::Wide,
+            _ => Self::Tall,
+        }
+    }
+}
+
+impl ExpertKernels {
+    /// Loads the kernels of `shape`.
+    ///
+    /// # Errors
+    /// A bundle without units of this shape, or a driver that refuses them.
+    pub fn load(kernels: &Kernels, shape: Shape) -> Result<Self, GpuError> {
+        let size = |value: usize| i64::try_from(value).unwrap_or(i64::MAX);
+        let (h, i) = (size(shape.hidden), size(shape.width));
+        let (e, t) = (size(shape.experts), size(shape.top_k));
+        Ok(Self {
+            shape,
+            group: moe_group::MoeGroup::load(kernels, moe_group::Dims { h, e, t })?,
+            gate_up: moe_gate_up::MoeGateUp::load(kernels, moe_gate_up::Dims { h, i })?,
+            down: moe_down::MoeDown::load(kernels, moe_down::Dims { h, i })?,
+            combine: moe_combine::MoeCombine::load(kernels, moe_combine::Dims { h, t })?,
+        })
+    }
+
+    /// Whether this shape has `form`; `Form::Narrow` always is.
+    pub fn has(&self, form: Form) -> bool {
+        let of = |units: &Units| units.iter().any(|unit| unit.variant() == form.name());
+        of(self.gate_up.units()) && of(self.down.units())
+    }
+
+    /// The form that `rows` rows are run in unless another is asked for.
+    pub fn form(&self, rows: usize) -> Form {
+        let preferred = Form::preferred(rows);
+        if self.has(preferred) { preferred } else { Form::Narrow }
+    }
+
+    /// The shape.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// Enqueues one layer: groups the rows by expert, both products in `form`, and the weighted
+    /// sum. `first_expert` is the number of
+    /// this rank's first expert. Safe to capture in a graph; the launches may overlap their neighbours' ends, so `experts`
+    /// must have been written before the kernel in front of this run.
+    ///
+    /// # Errors
+    /// More rows than the scratch was planned for, operands of another shape, a form that this shape lacks, a refused
+    /// launch.
+    pub fn run(
+        &self,
+        stream: &Stream,
+        form: Form,
+        experts: &DeviceExperts,
+        first_expert: i32,
+        scratch: &mut Scratch,
+        batch: Batch<'_>,
+    ) -> Result<(), GpuError> {
+        let Shape { hidden, width, experts: count, top_k } = self.shape;
+        let rows = batch.rows;
+        if rows > scratch.plan.rows || scratch.plan.shape != self.shape {
+            let what = "the number of rows of a run with this scratch";
+            let limit = if scratch.plan.shape == self.shape { scratch.plan.rows } else { 0 };
+            return Err(GpuError::Limit { what, found: rows, limit });
+        }
+        // A slice of a layer holds fewer experts than its kernels know; the others must not be chosen.
+        let held = experts.shape().experts;
+        if held > count || experts.shape() != (Shape { experts: held, ..self.shape }) {
+            let what = "the experts of a layer, or a size of theirs,";
+            return Err(GpuError::Limit { what, found: held, limit: count });
+        }
+        let (choices, choice) = (rows * top_k, Choice::Forced(form.name()));
+        let group = moe_group::Args {
+            x: batch.x,
+            ids: batch.ids,
+            first_expert,
+            slab: form.slab(),
+            plan: TensorMut::new(stream, scratch.totals.slice_mut(..2), [2])?,
+            entries: TensorMut::new(stream, scratch.entries.slice_mut(..count * 4), [count, 4])?,
+            rows: TensorMut::new(stream, scratch.rows.slice_mut(..choices), [choices])?,
+            places: TensorMut::new(stream, scratch.places.slice_mut(..choices), [rows, top_k])?,
+            lifted: TensorMut::new(stream, scratch.lifted.slice_mut(..rows * hidden), [rows, hidden])?,
+        };
+        self.group.launch(stream, Choice::Auto, group)?;
+        let gate_up = moe_gate_up::Args {
+            w: Int4Ref::new(stream, experts.gate_up.as_view(), [held, 2 * width, hidden])?,
+            x: TensorRef::new(stream, scratch.lifted.slice(..rows * hidden), [rows, hidden])?,
+            plan: TensorRef::new(stream, scratch.totals.slice(..2), [2])?,
+            entries: TensorRef::new(stream, scratch.entries.slice(..held * 4), [held, 4])?,
+            rows: TensorRef::new(stream, scratch.rows.slice(..choices), [choices])?,
+            h: TensorMut::new(stream, scratch.hidden.slice_mut(..choices * width), [choices, width])?,
+        };
+        self.gate_up.launch(stream, choice, gate_up)?;
+        let down = moe_down::Args {
+            w: Int4Ref::new(stream, experts.down.as_view(), [held, hidden, width])?,
+            h: TensorRef::new(stream, scratch.hidden.slice(..choices * width), [choices, width])?,
+            plan: TensorRef::new(stream, scratch.totals.slice(..2), [2])?,
+            entries: TensorRef::new(stream, scratch.entries.slice(..held * 4), [held, 4])?,
+            parts: TensorMut::new(stream, scratch.parts.slice_mut(..choices * hidden), [choices, hidden])?,
+        };
+        self.down.launch(stream, choice, down)?;
+        let combine = moe_combine::Args {
+            parts: TensorRef::new(stream, scratch.parts.slice(..choices * hidden), [choices, hidden])?,
+            weights: batch.weights,
+            places: TensorRef::new(stream, scratch.places.slice(..choices), [rows, top_k])?,
+            y: batch.y,
+        };
+        self.combine.launch(stream, Choice::Auto, combine)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,168 @@
+//! What a run needs besides weights and operands, sized once for the most rows.
+
+use half::bf16;
+use kd_kernels::selftest::driver;
+use kd_kernels::{CudaSlice, Stream};
+
+use super::{GpuError, MOST_ROWS, Shape};
+
+/// The scratch of runs of up to `rows` rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Plan {
+    /// The layer.
+    pub shape: Shape,
+    /// Most rows of a run.
+    pub rows: usize,
+}
+
+/// Device memory of a [`Plan`]. Runs on one stream share it; its contents mean nothing between runs.
+#[derive(Debug)]
+pub struct Scratch {
+    pub(super) plan: Plan,
+    pub(super) totals: CudaSlice<i32>,
+    pub(super) entries: CudaSlice<i32>,
+    pub(super) rows: CudaSlice<i32>,
+    pub(super) places: CudaSlice<i32>,
+    pub(super) lifted: CudaSlice<bf16>,
+    pub(super) hidden: CudaSlice<bf16>,
+    pub(super) parts: CudaSlice<f32>,
+}
+
+/// Elements of each array of a scratch.
+struct Sizes {
+    entries: usize,
+    choices: usize,
+    lifted: usize,
+    hidden: usize,
+    parts: usize,
+}
+
+impl Plan {
+    /// A plan for runs of up to `rows` rows.
+    ///
+    /// # Errors
+    /// More than [`MOST_ROWS`] rows, or sizes beyond the address space.
+    pub fn new(shape: Shape, rows: usize) -> Result<Self, GpuError> {
+        if rows > MOST_ROWS {
+            return Err(GpuError::Limit {
+                what: "the number of rows of a run",
+                found: rows,
+                limit: MOST_ROWS,
+            });
+        }
+        let plan = Self { shape, rows };
+        plan.sizes().map(|_| plan)
+    }
+
+    /// Bytes of the scratch.
+    ///
+    /// # Errors
+    /// Sizes beyond the address space.
+    pub fn bytes(&self) -> Result<usize, GpuError> {
+        let Sizes { entries, choices, lifted, hidden, parts } = self.sizes()?;
+        Ok(4 * (2 + entries + 2 * choices) + 2 * (lifted + hidden) + 4 * parts)
+    }
+
+    fn sizes(&self) -> Result<Sizes, GpuError> {
+        let Shape { hidden, width, experts, top_k } = self.shape;
+        // Small enough that the sum of all, in bytes, is a size as well.
+        let limit = usize::MAX / 64;
+        let product = |a: usize, b: usize| {
+            let error = GpuError::Limit { what: "the size of the scratch", found: usize::MAX, limit };
+            a.checked_mul(b).filter(|size| *size <= limit).ok_or(error)
+        };
+        let choices = product(self.rows, top_k)?;
+        Ok(Sizes {
+            entries: product(experts, 4)?,
+            choices,
+            lifted: product(self.rows, hidden)?,
+            hidden: product(choices, width)?,
+            parts: product(choices, hidden)?,
+        })
+    }
+}
+
+impl Scratch {
+    /// Allocates the scratch of `plan`.
+    ///
+    /// # Errors
+    /// A failed allocation.
+    pub fn new(stream: &Stream, plan: Plan) -> Result<Self, GpuError> {
+        Self::with_guard(stream, plan, 0)
+    }
+
+    /// What the last run wrote of its grouping: the totals, and the experts with rows.
+    pub(crate) fn grouping(&self) -> [&CudaSlice<i32>; 2] {
+        [&self.totals, &self.entries]
+    }
+
+    /// As [`Scratch::new`] with `guard` more elements in each array, all ones throughout: an element that a kernel reads
+    /// before it is written is a NaN or no index, and one written where it must not be shows.
+    pub(crate) fn with_guard(stream: &Stream, plan: Plan, guard: usize) -> Result<Self, GpuError> {
+        let sizes = plan.sizes()?;
+        let ints = |count: usize| match guard {
+            0 => stream.cuda().alloc_zeros(count).map_err(driver),
+            _ => stream.cuda().clone_htod(&vec![-1i32; count + guard]).map_err(driver),
+        };
+        let halves = |count: usize| match guard {
+            0 => stream.cuda().alloc_zeros(count).map_err(driver),
+            _ => stream.cuda().clone_htod(&vec![bf16::from_bits(u16::MAX); count + guard]).map_err(driver),
+        };
+        let floats = |count: usize| match guard {
+            0 => stream.cuda().alloc_zeros(count).map_err(driver),
+            _ => stream.cuda().clone_htod(&vec![f32::from_bits(u32::MAX); count + guard]).map_err(driver),
+        };
+        Ok(Self {
+            plan,
+            totals: ints(2)?,
+            entries: ints(sizes.entries)?,
+            rows: ints(sizes.choices)?,
+            places: ints(sizes.choices)?,
+            lifted: halves(sizes.lifted)?,
+            hidden: halves(sizes.hidden)?,
+            parts: floats(sizes.parts)?,
+        })
+    }
+
+    /// Whether the last `guard` elements of every array are as [`Scratch::with_guard`] left them.
+    pub(crate) fn guards_intact(&self, stream: &Stream, guard: usize) -> Result<bool, GpuError> {
+        let ints = |slice: &CudaSlice<i32>| {
+            let tail = stream.cuda().clone_dtoh(&slice.slice(slice.len() - guard..)).map_err(driver)?;
+            Ok::<_, GpuError>(tail.iter().all(|value| *value == -1))
+        };
+        let halves = |slice: &CudaSlice<bf16>| {
+            let tail = stream.cuda().clone_dtoh(&slice.slice(slice.len() - guard..)).map_err(driver)?;
+            Ok::<_, GpuError>(tail.iter().all(|value| value.to_bits() == u16::MAX))
+        };
+        let parts =
+            stream.cuda().clone_dtoh(&self.parts.slice(self.parts.len() - guard..)).map_err(driver)?;
+        stream.synchronize()?;
+        let parts = parts.iter().all(|value| value.to_bits() == u32::MAX);
+        let lists = ints(&self.totals)? & ints(&self.entries)? & ints(&self.rows)? & ints(&self.places)?;
+        Ok(lists & halves(&self.lifted)? & halves(&self.hidden)? & parts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TP8: Shape = Shape { hidden: 7168, width: 256, experts: 384, top_k: 8 };
+
+    #[test]
+    fn the_scratch_follows_from_the_rows() {
+        let bytes = |rows| Plan::new(TP8, rows).and_then(|plan| plan.bytes()).expect("a size");
+        let per_row = 8 * 4 * 2 + 7168 * 2 + 8 * (256 * 2 + 7168 * 4);
+        assert_eq!(bytes(1), 8 + 384 * 16 + per_row);
+        assert_eq!(bytes(4096), 8 + 384 * 16 + 4096 * per_row);
+    }
+
+    /// Fault marlin.md §9 row 3: a size that cannot be is refused, not cut.
+    #[test]
+    fn sizes_that_cannot_be_are_refused() {
+        let error = Plan::new(TP8, 4097).expect_err("too many").to_string();
+        assert!(error.contains("4097") && error.contains("4096"), "{error}");
+        let vast = Shape { hidden: usize::MAX / 2, ..TP8 };
+        assert!(Plan::new(vast, 64).is_err());
+    }
+}

@@ -1,0 +1,30 @@
+// The first half of the experts: silu(gate x) * up x for each (row, expert) pair, in the order of the list of rows.
+#pragma once
+
+#include "moe/wide.cuh"
+#include "ptx/pdl.cuh"
+
+namespace kd {
+
+template <class U, class S>
+__device__ __forceinline__ void moe_gate_up(Int4G32 w, const __nv_bfloat16* x, const int32_t* plan,
+                                            const int32_t* entries, const int32_t* rows, __nv_bfloat16* h, int E, int M,
+                                            int R) {
+  ptx::grid_dependency_wait();
+  ptx::grid_dependency_launch();
+  const int g = threadIdx.x % 32 / 4;
+  moe::all_products<U, S>(
+      w.blocks, plan, entries, [&](int place) { return x + int64_t(ptx::load4(rows + place)) * U::K; },
+      [&](int unit, int m, int place, int valid, const float(&sum)[4]) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          // Rows g of a tile are gate, rows g + 8 up.
+          const float gate = sum[i] * INT4_LOWER, up = sum[i + 2] * INT4_LOWER;
+          const float value = gate / (1.0f + __expf(-gate)) * up * int4_lift(g);
+          if (i < valid) h[int64_t(place + i) * U::I + unit * 16 + m * 8 + g] = __float2bfloat16_rn(value);
+        }
+      },
+      [] {});
+}
+
+}  // namespace kd

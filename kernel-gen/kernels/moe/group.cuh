@@ -1,0 +1,147 @@
+// From the experts of each row to the rows of each expert; and the rows as the products want them.
+//
+// Every CTA counts all choices. CTA i then lists the rows of its experts, one warp each: choices of any of them are first
+// collected in order, a chunk at a time. No order depends on which thread came first.
+#pragma once
+
+#include "kd/int4.cuh"
+#include "kd/vec.cuh"
+#include "moe/stream.cuh"
+#include "ptx/pdl.cuh"
+
+namespace kd {
+namespace moe {
+
+// The choice at `index` as an expert of this rank, or -1.
+template <class U>
+__device__ __forceinline__ int choice(const int32_t* ids, int index, int count, int first_expert) {
+  if (index >= count) return -1;
+  const int64_t expert = int64_t(ptx::load4(ids + index)) - first_expert;
+  return expert >= 0 && expert < U::E ? int(expert) : -1;
+}
+
+// The sum of `value` over the threads before this one, and over all of them in `total`.
+template <class U, class S>
+__device__ __forceinline__ uint64_t sum_before(uint64_t value, uint64_t& total) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  uint64_t sum = value;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const uint64_t other = __shfl_up_sync(0xffffffffu, sum, step);
+    if (lane >= step) sum += other;
+  }
+  __syncthreads();  // an earlier sum may still be read
+  if (lane == 31) S::totals()[warp] = sum;
+  __syncthreads();
+  static_assert(U::THREADS == 1024, "one total for each lane");
+  uint64_t others = S::totals()[lane];
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const uint64_t other = __shfl_up_sync(0xffffffffu, others, step);
+    if (lane >= step) others += other;
+  }
+  total = __shfl_sync(0xffffffffu, others, 31);
+  const uint64_t before = __shfl_sync(0xffffffffu, others, ::max(warp - 1, 0));
+  return sum - value + (warp > 0 ? before : 0);
+}
+
+// Rows of x as the tensor core takes them beside raw codes (kd/int4.cuh).
+template <class U>
+__device__ __forceinline__ void lift(const __nv_bfloat16* x, __nv_bfloat16* lifted, int64_t vec, int M) {
+#pragma unroll
+  for (int part = 0; part < U::LIFTS; ++part, vec += U::THREADS) {
+    if (vec >= int64_t(M) * (U::H / 8)) return;
+    float value[8];
+    widen8(load8(x, vec), value);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) value[i] *= int4_lift(i);
+    store8(lifted, vec, narrow8(value));
+  }
+}
+
+// Lists the rows of `expert`, places `next` to `end`, by looking at all choices: one warp.
+template <class U>
+__device__ __forceinline__ void list_few(const int32_t* ids, int count, int first_expert, int expert, int next, int end,
+                                         int32_t* rows, int32_t* places) {
+  const int lane = threadIdx.x % 32;
+  if (expert >= U::E) return;
+  for (int base = 0; next < end; base += 128) {
+    bool mine[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) mine[i] = choice<U>(ids, base + 32 * i + lane, count, first_expert) == expert;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t lanes = __ballot_sync(0xffffffffu, mine[i]);
+      const int index = base + 32 * i + lane, place = next + __popc(lanes & ((1u << lane) - 1));
+      if (mine[i]) rows[place] = index / U::T, places[index] = place;
+      next += __popc(lanes);
+    }
+  }
+}
+
+}  // namespace moe
+
+template <class U, class S>
+__device__ __forceinline__ void moe_group(const __nv_bfloat16* x, const int32_t* ids, int32_t first_expert, int32_t slab,
+                                          int32_t* plan, int32_t* entries, int32_t* rows, int32_t* places,
+                                          __nv_bfloat16* lifted, int M) {
+  ptx::grid_dependency_wait();
+  ptx::grid_dependency_launch();
+  const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, count = M * U::T;
+  const int list = int(blockIdx.x);
+  if (list >= U::LISTS) return moe::lift<U>(x, lifted, int64_t(list - U::LISTS) * (U::LIFTS * U::THREADS) + thread, M);
+  for (int e = thread; e < U::E; e += U::THREADS) S::counts()[e] = 0;
+  __syncthreads();
+  for (int i = thread; i < count; i += U::THREADS) {
+    const int expert = moe::choice<U>(ids, i, count, first_expert);
+    if (expert >= 0)
+      atomicAdd(S::counts() + expert, 1);
+    else if (list == 0)
+      places[i] = -1;
+  }
+  __syncthreads();
+  // Of the experts before this thread's: rows (20 bits), cost (28 bits), and those with rows (16 bits).
+  const int own = thread < U::E ? S::counts()[thread] : 0;
+  const uint64_t cost = own > 0 ? moe::entry_cost(own, slab) : 0;
+  uint64_t all;
+  const uint64_t before =
+      moe::sum_before<U, S>(uint64_t(own) | cost << 20 | uint64_t(own > 0) << 48, all);
+  const int first = int(before & 0xfffff), index = int(before >> 48);
+  if (thread < U::E) S::firsts()[thread] = first;
+  if (list == 0) {
+    if (own > 0)
+      *reinterpret_cast<int4*>(entries + 4 * index) = make_int4(thread, first, own, int(before >> 20 & 0xfffffff));
+    if (thread == 0) plan[0] = int(all >> 48), plan[1] = int(all >> 20 & 0xfffffff);
+  }
+  __syncthreads();
+  constexpr int EACH = U::CHUNK / U::THREADS, WARPS = U::THREADS / 32;
+  const int expert = list * WARPS + warp;
+  int next = expert < U::E ? S::firsts()[expert] : 0;
+  if (count <= U::FEW) return moe::list_few<U>(ids, count, first_expert, expert, next, next + S::counts()[::min(expert, U::E - 1)], rows, places);
+  for (int base = 0; base < count; base += U::CHUNK) {
+    int local[EACH], found = 0;
+#pragma unroll
+    for (int i = 0; i < EACH; ++i) {
+      const int chosen = moe::choice<U>(ids, base + thread * EACH + i, count, first_expert);
+      local[i] = chosen >= 0 && chosen / WARPS == list ? chosen % WARPS : -1;
+      found += local[i] >= 0;
+    }
+    int at = int(moe::sum_before<U, S>(found, all));
+#pragma unroll
+    for (int i = 0; i < EACH; ++i)
+      if (local[i] >= 0) S::found()[at++] = uint32_t(thread * EACH + i) << 8 | local[i];
+    __syncthreads();
+    for (int i = lane; i - lane < int(all); i += 32) {
+      const uint32_t entry = i < int(all) ? S::found()[i] : 0xff;
+      const bool mine = int(entry & 0xff) == warp;
+      const uint32_t lanes = __ballot_sync(0xffffffffu, mine);
+      if (mine) {
+        const int choice = base + int(entry >> 8), place = next + __popc(lanes & ((1u << lane) - 1));
+        rows[place] = choice / U::T, places[choice] = place;
+      }
+      next += __popc(lanes);
+    }
+  }
+}
+
+}  // namespace kd

@@ -1,0 +1,223 @@
+// Products of 32 rows of INT4 weights and the rows of one slab, 8 a tile, over one segment of K; sums over the segments.
+//
+// Codes enter the tensor core as they are (kd/int4.cuh), 8 too large. The sums of a group of 32 therefore start at -8 times
+// the sum of the row's values, which two mma with a constant operand make; then come two mma with the codes, and the group's
+// scale on the f32 result. A row's sums depend on nothing but that row: segments are fixed by K and added in order.
+#pragma once
+
+#include "kd/int4.cuh"
+#include "kd/vec.cuh"
+#include "moe/stream.cuh"
+#include "ptx/mma.cuh"
+
+namespace kd {
+namespace moe {
+
+template <int N>
+struct Tiles {
+  static constexpr int value = N;
+};
+
+// The values of one group of 32 of each tile's row g.
+template <int NT>
+struct Tokens {
+  Bf16x8 tile[NT] = {};
+};
+
+// Row g of each tile, where there is one. The others stay 0: they cost no traffic and little power.
+template <int NT>
+struct Rows {
+  const __nv_bfloat16* at[NT];
+  bool real[NT];
+};
+
+template <int NT>
+__device__ __forceinline__ void load(const Rows<NT>& rows, int group, Tokens<NT>& to) {
+#pragma unroll
+  for (int j = 0; j < NT; ++j)
+    if (rows.real[j]) to.tile[j] = load8(rows.at[j], 4 * group);
+}
+
+// One group: the words and scales of rows g and g + 8 of each tile of 16.
+template <int NT>
+__device__ __forceinline__ void multiply(const uint32_t (&low)[2], const uint32_t (&high)[2], const uint32_t (&scales)[2],
+                                         const Tokens<NT>& tokens, const uint4& bias, float (&sum)[2][NT][4]) {
+  const float zero[4] = {};
+  float start[NT][4];
+#pragma unroll
+  for (int j = 0; j < NT; ++j) {
+    const Bf16x8& x = tokens.tile[j];
+    ptx::mma_16816_bf16(start[j], zero, bias.x, bias.y, bias.z, bias.w, x.word[0], x.word[1]);
+    ptx::mma_16816_bf16(start[j], start[j], bias.x, bias.y, bias.z, bias.w, x.word[2], x.word[3]);
+  }
+#pragma unroll
+  for (int m = 0; m < 2; ++m) {
+    const float low_scale = __uint_as_float(scales[m] << 16), high_scale = __uint_as_float(scales[m] & 0xffff0000u);
+    uint32_t a[4], b[4];
+    int4_pairs(low[m], a), int4_pairs(high[m], b);
+#pragma unroll
+    for (int j = 0; j < NT; ++j) {
+      const Bf16x8& x = tokens.tile[j];
+      float part[4];
+      ptx::mma_16816_bf16(part, start[j], a[0], b[0], a[1], b[1], x.word[0], x.word[1]);
+      ptx::mma_16816_bf16(part, part, a[2], b[2], a[3], b[3], x.word[2], x.word[3]);
+      sum[m][j][0] += low_scale * part[0], sum[m][j][1] += low_scale * part[1];
+      sum[m][j][2] += high_scale * part[2], sum[m][j][3] += high_scale * part[3];
+    }
+  }
+}
+
+// What the warps of a team add their segments through: room for one tile of 8 tokens, SEGS warps x 2 x 32 lanes x 4.
+template <class U>
+struct Joint {
+  float4* sums;
+  uint64_t *full, *empty;
+  uint32_t parity = 0;
+  int turn = 0;
+};
+
+// Sums of one item, handed to `store(m, j, sums)` for tile m of 16 rows and tile j of 8 tokens, each by one warp.
+template <class U, class S, int NT, class R, class Store>
+__device__ __forceinline__ void product(R& ring, Joint<U>& joint, Rows<NT>& rows, int segment, Store store) {
+  const int lane = threadIdx.x % 32;
+  float sum[2][NT][4] = {};
+  // From memory, since the compiler would make a known constant anew for each use.
+  const uint4 bias = ptx::load_shared16(S::bias());
+  // Few tokens are read one block ahead, more would take too many registers.
+  constexpr bool EARLY = NT <= U::EARLY && U::PER_STAGE > 1;
+  Tokens<NT> tokens[EARLY ? U::PER_STAGE : 1][2];
+  if (EARLY) load<NT>(rows, 0, tokens[0][0]), load<NT>(rows, 1, tokens[0][1]);
+#pragma unroll 1
+  for (int left = U::BLOCKS / U::PER_STAGE; left > 0; --left) {
+    const unsigned char* at = ring.front();
+#pragma unroll(EARLY ? U::PER_STAGE : 1)
+    for (int b = 0; b < U::PER_STAGE; ++b, at += BLOCK_BYTES) {
+      Tokens<NT>(&own)[2] = tokens[EARLY ? b : 0];
+      if (!EARLY) load<NT>(rows, 2 * b, own[0]);
+      uint4 words[2];
+      uint2 scales[2];
+#pragma unroll
+      for (int m = 0; m < 2; ++m) {
+        words[m] = *reinterpret_cast<const uint4*>(at + 512 * m + 16 * lane);
+        scales[m] = *reinterpret_cast<const uint2*>(at + WORD_BYTES + 64 * m + 8 * (lane / 4));
+      }
+      if (EARLY && (b + 1 < U::PER_STAGE || left > 1)) {
+        Tokens<NT>(&next)[2] = tokens[(b + 1) % U::PER_STAGE];
+        load<NT>(rows, 2 * b + 2, next[0]), load<NT>(rows, 2 * b + 3, next[1]);
+      }
+      if (b + 1 == U::PER_STAGE) ring.pop();
+      multiply<NT>({words[0].x, words[1].x}, {words[0].y, words[1].y}, {scales[0].x, scales[1].x}, own[0], bias, sum);
+      if (!EARLY) load<NT>(rows, 2 * b + 1, own[1]);
+      multiply<NT>({words[0].z, words[1].z}, {words[0].w, words[1].w}, {scales[0].y, scales[1].y}, own[1], bias, sum);
+    }
+#pragma unroll
+    for (int j = 0; j < NT; ++j) rows.at[j] += U::PER_STAGE * BLOCK_K;
+  }
+  if constexpr (U::SEGS == 1) {
+#pragma unroll
+    for (int m = 0; m < 2; ++m)
+#pragma unroll
+      for (int j = 0; j < NT; ++j) store(m, j, sum[m][j]);
+  } else {
+#pragma unroll
+    for (int j = 0; j < NT; ++j) {
+      ptx::barrier_wait(joint.empty, joint.parity ^ 1);
+#pragma unroll
+      for (int m = 0; m < 2; ++m)
+        joint.sums[(segment * 2 + m) * 32 + lane] = make_float4(sum[m][j][0], sum[m][j][1], sum[m][j][2], sum[m][j][3]);
+      __syncwarp();
+      if (lane == 0) ptx::barrier_arrive(joint.full);
+      // Two warps of the team in turn.
+      const int m = (segment - joint.turn + U::SEGS) % U::SEGS;
+      if (m < 2) {
+        ptx::barrier_wait(joint.full, joint.parity);
+        float4 total = joint.sums[m * 32 + lane];
+#pragma unroll
+        for (int s = 1; s < U::SEGS; ++s) {
+          const float4 next = joint.sums[(s * 2 + m) * 32 + lane];
+          total.x += next.x, total.y += next.y, total.z += next.z, total.w += next.w;
+        }
+        const float out[4] = {total.x, total.y, total.z, total.w};
+        store(m, j, out);
+        __syncwarp();
+      }
+      if (lane == 0) ptx::barrier_arrive(joint.empty);
+      joint.parity ^= 1;
+      joint.turn = (joint.turn + 2) % U::SEGS;
+    }
+  }
+}
+
+// Calls `run` with the number of tiles as a constant.
+template <int NT, class Run>
+__device__ __forceinline__ void with_tiles(int tiles, Run run) {
+  if constexpr (NT == 1)
+    run(Tiles<1>{});
+  else if (tiles == NT)
+    run(Tiles<NT>{});
+  else
+    with_tiles<NT - 1>(tiles, run);
+}
+
+// All items of the calling warp's team. `row(place)` is where the values of a place in the list of rows begin, before the
+// segment; `store(unit, m, place, valid, sums)` takes the sums of rows g and g + 8 of tile m for two places from `place`,
+// of which `valid` exist.
+template <class U, class S, class Row, class Store>
+__device__ __forceinline__ void products(const void* weights, const int32_t* plan, const int32_t* entries, Row row,
+                                         Store store, void (*ready)()) {
+  constexpr int TEAMS = U::WARPS / U::SEGS;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const int team = warp / U::SEGS, segment = warp % U::SEGS;
+  uint64_t* bars = S::bars() + warp * U::STAGES;
+  if (lane == 0) {
+    for (int i = 0; i < U::STAGES; ++i) ptx::barrier_init(bars + i, 1);
+    if (segment == 0) {
+      ptx::barrier_init(S::joints() + 2 * team, U::SEGS);
+      ptx::barrier_init(S::joints() + 2 * team + 1, U::SEGS);
+    }
+    ptx::barriers_ready();
+  }
+  if (threadIdx.x == 0) *reinterpret_cast<uint4*>(S::bias()) = make_uint4(INT4_BIAS, INT4_BIAS, INT4_BIAS_HIGH, INT4_BIAS_HIGH);
+  __syncthreads();
+  // The two CTAs of an SM are given neighbouring shares: their rows are the same, and are cached once.
+  const int half = gridDim.x / 2;
+  const int place = gridDim.x % 2 ? blockIdx.x : blockIdx.x % half * 2 + blockIdx.x / half;
+  Walk<U, U::UNITS>& walk = reinterpret_cast<Walk<U, U::UNITS>*>(S::walks())[2 * warp];
+  using Own = Ring<U, U::UNITS, U::BLOCKS>;
+  Own ring{S::ring() + warp * U::STAGES * Own::STAGE_BYTES,
+               bars,
+               static_cast<const unsigned char*>(weights),
+               segment * (U::BLOCKS * BLOCK_BYTES),
+               entries,
+               &walk + 1};
+  if (ptx::elect_one()) {
+    walk.begin(plan, entries, place * TEAMS + team, gridDim.x * TEAMS);
+    ring.ahead[0] = walk;
+    ring.start();
+  }
+  __syncwarp();
+  Joint<U> joint{reinterpret_cast<float4*>(S::sums()) + team * U::SEGS * 64, S::joints() + 2 * team,
+                 S::joints() + 2 * team + 1};
+  ready();
+  while (!walk.done()) {
+    const int first = walk.first(), rows = walk.rows(), unit = walk.step;
+    __syncwarp();
+    if (lane == 0) walk.next(entries);
+    __syncwarp();
+    with_tiles<U::SLAB / 8>((rows + 7) / 8, [&](auto tiles) {
+      constexpr int NT = decltype(tiles)::value;
+      Rows<NT> from;
+#pragma unroll
+      for (int j = 0; j < NT; ++j) {
+        from.real[j] = 8 * j + g < rows;
+        from.at[j] = row(first + (from.real[j] ? 8 * j + g : 0)) + segment * U::SEG + 8 * t;
+      }
+      product<U, S, NT>(ring, joint, from, segment, [&](int m, int j, const float(&sums)[4]) {
+        store(unit, m, first + 8 * j + 2 * t, rows - (8 * j + 2 * t), sums);
+      });
+    });
+  }
+}
+
+}  // namespace moe
+}  // namespace kd

@@ -1,0 +1,215 @@
+// The products of moe/product.cuh for slabs of many rows: a CTA's warps take neighbouring units and one copy of the rows.
+//
+// All warps bring the rows into shared memory, a stage of K some stages ahead, and wait for nothing but a stage's arrival and,
+// before a slot is filled again, its release. A warp has all of K, segment by segment, and adds the segments in their order:
+// the bits are those of moe/product.cuh.
+#pragma once
+
+#include "moe/product.cuh"
+
+namespace kd {
+namespace moe {
+
+template <class U>
+struct Wide {
+  static constexpr int STEPS = U::UNITS / U::WARPS, DEPTH = U::PER_STAGE * BLOCK_K, CHUNKS = DEPTH / 8;
+  static constexpr int STAGES = U::K / DEPTH, A_SEGMENT = U::SEG / DEPTH;
+  static constexpr int ROW_BYTES = DEPTH * 2, TOKEN_BYTES = U::SLAB * ROW_BYTES;
+  // Rows that a warp copies at once, and rows that one of its lanes takes part in.
+  static constexpr int AT_ONCE = 32 / CHUNKS, OWN = (U::SLAB + AT_ONCE * U::WARPS - 1) / (AT_ONCE * U::WARPS);
+  using Steps = Walk<U, STEPS>;
+  using Own = Ring<U, STEPS, U::K / BLOCK_K>;
+};
+
+// A stage of rows in shared memory: row r has its 16-byte chunks in order, neighbouring groups of 32 exchanged in odd rows, so
+// that the eight rows that a warp reads at once lie in different banks.
+__device__ __forceinline__ int chunk_place(int row, int chunk) { return chunk ^ ((row & 1) << 2); }
+
+// A place in the ring of stages of rows.
+template <class U>
+struct Turn {
+  int slot = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void next() {
+    if (++slot == U::ROW_STAGES) slot = 0, parity ^= 1;
+  }
+};
+
+// What one warp does to bring rows: AT_ONCE of each AT_ONCE * WARPS neighbouring ones. `row(place)` as in products.
+template <class U, class S, class Row>
+struct Bringer {
+  using W = Wide<U>;
+  typename W::Steps& walk;
+  const int32_t* entries;
+  Row row;
+  const __nv_bfloat16* from[W::OWN];
+  int stage;
+
+  static __device__ __forceinline__ int own(int i) {
+    return (i * U::WARPS + int(threadIdx.x) / 32) * W::AT_ONCE + int(threadIdx.x) % 32 / W::CHUNKS;
+  }
+
+  __device__ __forceinline__ void enter() {
+    stage = 0;
+    if (walk.done()) return;
+    const int first = walk.first(), rows = walk.rows();
+#pragma unroll
+    for (int i = 0; i < W::OWN; ++i) from[i] = row(first + (own(i) < rows ? own(i) : 0)) + int(threadIdx.x) % W::CHUNKS * 8;
+  }
+
+  // The next stage, if there is one, into `slot` once it is vacant for the time that has `parity`.
+  __device__ __forceinline__ void bring(int slot, uint32_t parity) {
+    if (walk.done()) return;
+    ptx::barrier_wait(S::vacant() + slot, parity ^ 1);
+    const uint32_t to = ptx::shared_address(S::tokens() + slot * W::TOKEN_BYTES);
+    const int rows = walk.rows();
+#pragma unroll
+    for (int i = 0; i < W::OWN; ++i) {
+      // Rows that fill the last tile are 0: they cost no traffic and little power.
+      if (own(i) >= (rows + 7) / 8 * 8) continue;
+      ptx::copy16(to + own(i) * W::ROW_BYTES + 16 * chunk_place(own(i), int(threadIdx.x) % W::CHUNKS), from[i],
+                  own(i) < rows);
+      from[i] += W::DEPTH;
+    }
+    ptx::barrier_arrive_copies(S::landed() + slot);
+    if (++stage < W::STAGES) return;
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) walk.next(entries);
+    __syncwarp();
+    enter();
+  }
+};
+
+// Sums of one step of one warp.
+template <class U, class S, int NT, class B, class Store>
+__device__ __forceinline__ void wide_product(typename Wide<U>::Own& ring, Turn<U>& turn, B& bringer, Store store) {
+  using W = Wide<U>;
+  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  // From -0, to which every number adds unchanged.
+  float total[2][NT][4];
+#pragma unroll
+  for (int i = 0; i < 8 * NT; ++i) (&total[0][0][0])[i] = -0.0f;
+#pragma unroll 1
+  for (int segment = 0;; ++segment) {
+    float sum[2][NT][4] = {};
+#pragma unroll 1
+    for (int stage = 0; stage < W::A_SEGMENT; ++stage) {
+      ptx::barrier_wait(S::landed() + turn.slot, turn.parity);
+      const unsigned char* rows = S::tokens() + turn.slot * W::TOKEN_BYTES + g * W::ROW_BYTES;
+      const unsigned char* at = ring.front();
+      // From memory, since the compiler would make a known constant anew for each use.
+      const uint4 bias = ptx::load_shared16(S::bias());
+#pragma unroll
+      for (int b = 0; b < U::PER_STAGE; ++b, at += BLOCK_BYTES) {
+        uint4 words[2];
+        uint2 scales[2];
+#pragma unroll
+        for (int m = 0; m < 2; ++m) {
+          words[m] = *reinterpret_cast<const uint4*>(at + 512 * m + 16 * lane);
+          scales[m] = *reinterpret_cast<const uint2*>(at + WORD_BYTES + 64 * m + 8 * g);
+        }
+        auto tokens = [&](int group, Tokens<NT>& to) {
+#pragma unroll
+          for (int j = 0; j < NT; ++j)
+            to.tile[j] = from_words(*reinterpret_cast<const uint4*>(rows + 8 * j * W::ROW_BYTES +
+                                                                    16 * chunk_place(g, 4 * group + t)));
+        };
+        Tokens<NT> first, second;
+        tokens(2 * b, first);
+        if (b + 1 == U::PER_STAGE) ring.pop();
+        multiply<NT>({words[0].x, words[1].x}, {words[0].y, words[1].y}, {scales[0].x, scales[1].x}, first, bias, sum);
+        tokens(2 * b + 1, second);
+        multiply<NT>({words[0].z, words[1].z}, {words[0].w, words[1].w}, {scales[0].y, scales[1].y}, second, bias, sum);
+      }
+      __syncwarp();
+      if (lane == 0) ptx::barrier_arrive(S::vacant() + turn.slot);
+      // The stage before this one is the longest out of use.
+      bringer.bring(turn.slot == 0 ? U::ROW_STAGES - 1 : turn.slot - 1, turn.slot == 0 ? turn.parity : turn.parity ^ 1);
+      turn.next();
+    }
+    if constexpr (U::SEGS == 1) {
+#pragma unroll
+      for (int m = 0; m < 2; ++m)
+#pragma unroll
+        for (int j = 0; j < NT; ++j) store(m, j, sum[m][j]);
+      return;
+    } else {
+#pragma unroll
+      for (int m = 0; m < 2; ++m)
+#pragma unroll
+        for (int j = 0; j < NT; ++j)
+#pragma unroll
+          for (int i = 0; i < 4; ++i) total[m][j][i] += sum[m][j][i];
+      if (segment + 1 < U::SEGS) continue;
+#pragma unroll
+      for (int m = 0; m < 2; ++m)
+#pragma unroll
+        for (int j = 0; j < NT; ++j) store(m, j, total[m][j]);
+      return;
+    }
+  }
+}
+
+// As products.
+template <class U, class S, class Row, class Store>
+__device__ __forceinline__ void wide_products(const void* weights, const int32_t* plan, const int32_t* entries, Row row,
+                                              Store store, void (*ready)()) {
+  using W = Wide<U>;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, t = lane % 4;
+  uint64_t* bars = S::bars() + warp * U::STAGES;
+  if (lane == 0)
+    for (int i = 0; i < U::STAGES; ++i) ptx::barrier_init(bars + i, 1);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < U::ROW_STAGES; ++i) {
+      ptx::barrier_init(S::landed() + i, 32 * U::WARPS);
+      ptx::barrier_init(S::vacant() + i, U::WARPS);
+    }
+    *reinterpret_cast<uint4*>(S::bias()) = make_uint4(INT4_BIAS, INT4_BIAS, INT4_BIAS_HIGH, INT4_BIAS_HIGH);
+  }
+  if (lane == 0) ptx::barriers_ready();
+  __syncthreads();
+  typename W::Steps* walks = reinterpret_cast<typename W::Steps*>(S::walks()) + 3 * warp;
+  typename W::Steps& walk = walks[0];
+  typename W::Own ring{S::ring() + warp * U::STAGES * W::Own::STAGE_BYTES,
+                       bars,
+                       static_cast<const unsigned char*>(weights),
+                       warp * (U::K / BLOCK_K * BLOCK_BYTES),
+                       entries,
+                       walks + 1};
+  if (ptx::elect_one()) {
+    walk.begin(plan, entries, blockIdx.x, gridDim.x);
+    walks[1] = walks[2] = walk;
+    ring.start();
+  }
+  __syncwarp();
+  ready();
+  Bringer<U, S, Row> bringer{walks[2], entries, row};
+  bringer.enter();
+#pragma unroll 1
+  for (int i = 0; i + 1 < U::ROW_STAGES; ++i) bringer.bring(i, 0);
+  Turn<U> turn;
+  while (!walk.done()) {
+    const int first = walk.first(), rows = walk.rows(), unit = walk.step * U::WARPS + warp;
+    __syncwarp();
+    if (lane == 0) walk.next(entries);
+    __syncwarp();
+    with_tiles<U::SLAB / 8>((rows + 7) / 8, [&](auto tiles) {
+      wide_product<U, S, decltype(tiles)::value>(ring, turn, bringer, [&](int m, int j, const float(&sums)[4]) {
+        store(unit, m, first + 8 * j + 2 * t, rows - (8 * j + 2 * t), sums);
+      });
+    });
+  }
+}
+
+// In the form that the unit is declared with.
+template <class U, class S, class Row, class Store>
+__device__ __forceinline__ void all_products(const void* weights, const int32_t* plan, const int32_t* entries, Row row,
+                                             Store store, void (*ready)()) {
+  if constexpr (U::WIDE)
+    wide_products<U, S>(weights, plan, entries, row, store, ready);
+  else
+    products<U, S>(weights, plan, entries, row, store, ready);
+}
+
+}  // namespace moe
+}  // namespace kd
