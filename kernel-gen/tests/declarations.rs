@@ -92,7 +92,9 @@ fn oversized_shared_memory_is_refused_with_formula_and_limit() {
     // What fits one CTA may still not fit the residency that a cooperative launch asks for.
     let message = probe("block 32 * 4", "block 32 * 4, min_ctas 300", |_| ()).expect_err("out of range");
     assert!(message.contains("min_ctas 300"), "{message}");
-    let source = GOOD.replace("f32[T]", "f32[T * 300]").replace("block 32 * 4", "block 32 * 4, min_ctas 2, cooperative");
+    let source = GOOD
+        .replace("f32[T]", "f32[T * 300]")
+        .replace("block 32 * 4", "block 32 * 4, min_ctas 2, cooperative");
     let family = &parse_families("probe.rs", &source).expect("parsed")[0];
     let unit = &expand(family, &Profile::named("demo-tp1").expect("a profile")).expect("units")[0];
     assert!(
