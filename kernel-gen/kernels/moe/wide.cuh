@@ -43,7 +43,8 @@ struct Bringer {
   const int32_t* entries;
   Row row;
   const __nv_bfloat16* from[W::OWN];
-  int stage;
+  int rows, stage;
+  Turn<U> turn;
 
   static __device__ __forceinline__ int own(int i) {
     return (i * U::WARPS + int(threadIdx.x) / 32) * W::AT_ONCE + int(threadIdx.x) % 32 / W::CHUNKS;
@@ -52,17 +53,17 @@ struct Bringer {
   __device__ __forceinline__ void enter() {
     stage = 0;
     if (walk.done()) return;
-    const int first = walk.first(), rows = walk.rows();
+    const int first = walk.first();
+    rows = walk.rows();
 #pragma unroll
     for (int i = 0; i < W::OWN; ++i) from[i] = row(first + (own(i) < rows ? own(i) : 0)) + int(threadIdx.x) % W::CHUNKS * 8;
   }
 
-  // The next stage, if there is one, into `slot` once it is vacant for the time that has `parity`.
-  __device__ __forceinline__ void bring(int slot, uint32_t parity) {
+  // The next stage, if there is one.
+  __device__ __forceinline__ void bring() {
     if (walk.done()) return;
-    ptx::barrier_wait(S::vacant() + slot, parity ^ 1);
-    const uint32_t to = ptx::shared_address(S::tokens() + slot * W::TOKEN_BYTES);
-    const int rows = walk.rows();
+    ptx::barrier_wait(S::vacant() + turn.slot, turn.parity ^ 1);
+    const uint32_t to = ptx::shared_address(S::tokens() + turn.slot * W::TOKEN_BYTES);
 #pragma unroll
     for (int i = 0; i < W::OWN; ++i) {
       // Rows that fill the last tile are 0: they cost no traffic and little power.
@@ -71,7 +72,8 @@ struct Bringer {
                   own(i) < rows);
       from[i] += W::DEPTH;
     }
-    ptx::barrier_arrive_copies(S::landed() + slot);
+    ptx::barrier_arrive_copies(S::landed() + turn.slot);
+    turn.next();
     if (++stage < W::STAGES) return;
     __syncwarp();
     if (threadIdx.x % 32 == 0) walk.next(entries);
@@ -85,6 +87,7 @@ template <class U, class S, int NT, class B, class Store>
 __device__ __forceinline__ void wide_product(typename Wide<U>::Own& ring, Turn<U>& turn, B& bringer, Store store) {
   using W = Wide<U>;
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const uint4 bias = ptx::load_shared16(S::bias());
   // From -0, to which every number adds unchanged.
   float total[2][NT][4];
 #pragma unroll
@@ -97,8 +100,6 @@ __device__ __forceinline__ void wide_product(typename Wide<U>::Own& ring, Turn<U
       ptx::barrier_wait(S::landed() + turn.slot, turn.parity);
       const unsigned char* rows = S::tokens() + turn.slot * W::TOKEN_BYTES + g * W::ROW_BYTES;
       const unsigned char* at = ring.front();
-      // From memory, since the compiler would make a known constant anew for each use.
-      const uint4 bias = ptx::load_shared16(S::bias());
 #pragma unroll
       for (int b = 0; b < U::PER_STAGE; ++b, at += BLOCK_BYTES) {
         uint4 words[2];
@@ -123,9 +124,8 @@ __device__ __forceinline__ void wide_product(typename Wide<U>::Own& ring, Turn<U
       }
       __syncwarp();
       if (lane == 0) ptx::barrier_arrive(S::vacant() + turn.slot);
-      // The stage before this one is the longest out of use.
-      bringer.bring(turn.slot == 0 ? U::ROW_STAGES - 1 : turn.slot - 1, turn.slot == 0 ? turn.parity : turn.parity ^ 1);
       turn.next();
+      bringer.bring();
     }
     if constexpr (U::SEGS == 1) {
 #pragma unroll
@@ -186,7 +186,7 @@ __device__ __forceinline__ void wide_products(const void* weights, const int32_t
   Bringer<U, S, Row> bringer{walks[2], entries, row};
   bringer.enter();
 #pragma unroll 1
-  for (int i = 0; i + 1 < U::ROW_STAGES; ++i) bringer.bring(i, 0);
+  for (int i = 1; i < U::ROW_STAGES; ++i) bringer.bring();
   Turn<U> turn;
   while (!walk.done()) {
     const int first = walk.first(), rows = walk.rows(), unit = walk.step * U::WARPS + warp;
