@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "expert_read",
-    contract: "68947cb0898d2708",
+    contract: "2f67b69fb7a0ca55",
     variants: &["v4"],
     cooperative: false,
     pdl: true,
