@@ -28,7 +28,7 @@ family! { tree_mla_merge, template "attn/tree_mla_merge.cuh";
   variant w8 { WARPS = 8 }
   const   { BASE = 128 * max(1, H / 16), COLUMNS = 128, ROWS = 16, AHEAD = 4 }
   require { C % COLUMNS == 0, COLUMNS == 128 }
-  smem    { sums: f32[2 * WARPS * COLUMNS], stream: i32[8] }
+  smem    { sums: f32[2 * WARPS * COLUMNS], stream: i32[8 * WARPS] }
   args    { part_o: f32[Z, C], part_ml: f32[Z, 2], starts: i32[B + 1], committed: i32[B], ancestors: u64[T, 2],
             y: mut bf16[T, H, C] }
   launch  { grid (T, min(H * C / 128, max(1, 4096 / max(1, T)))), block 32 * WARPS, min_ctas 4, pdl }

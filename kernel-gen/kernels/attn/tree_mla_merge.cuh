@@ -60,9 +60,8 @@ __device__ __forceinline__ void tree_mla_merge(const float* part_o, const float*
   constexpr int BLOCKS = U::C / U::COLUMNS;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, node = blockIdx.x;
   ptx::grid_dependency_wait();
-  static_assert(sizeof(Stream) <= S::STREAM_COUNT * sizeof(int32_t), "stream");
-  Stream& stream = *reinterpret_cast<Stream*>(S::stream());
-  // Every warp finds, and writes, the same.
+  static_assert(sizeof(Stream) * U::WARPS <= S::STREAM_COUNT * sizeof(int32_t), "a stream for each warp");
+  Stream& stream = reinterpret_cast<Stream*>(S::stream())[warp];
   const bool found = find_stream<U>(starts, committed, B, &stream, [=](const Stream& own, int) {
     return node >= own.first && node < own.first + own.nodes;
   });

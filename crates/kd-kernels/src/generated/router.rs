@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "router",
-    contract: "90f4ef495540b8ce",
+    contract: "23a0d52f8e3271ee",
     variants: &["r40", "r48", "p112"],
     cooperative: false,
     pdl: true,

@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "tree_mla_merge",
-    contract: "72d78c615e0ce6ee",
+    contract: "f41efa4700313d1f",
     variants: &["w8"],
     cooperative: false,
     pdl: true,
