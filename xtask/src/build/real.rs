@@ -38,11 +38,10 @@ fn invented(seed: u64) -> Profile {
     let mut profile = Profile::named("k26-tp1").expect("a profile");
     profile.name = format!("invented-{seed}");
     profile.tp = 1 << below(4);
-    profile.hidden = 64 * (1 + below(200));
+    profile.hidden = 512 * (1 + below(25));
     profile.q_lora_rank = 32 * (1 + below(100));
     profile.kv_lora_rank = 128 << below(3);
-    profile.rope_dim = 64 * (1 + below(2));
-    profile.expert_width = 256 * (1 + below(12));
+    profile.expert_width = 512 * (1 + below(6));
     profile.dense_width = 256 * (1 + below(40));
     profile.vocab = 256 * (1 + below(500));
     if let Some(drafter) = &mut profile.drafter {
@@ -50,6 +49,17 @@ fn invented(seed: u64) -> Profile {
         drafter.width = 256 * (1 + below(40));
     }
     profile
+}
+
+/// What the test below builds one of, expanded for many.
+#[test]
+fn profiles_invented_at_random_expand() {
+    let catalog = Catalog::read(&kernels_dir()).expect("the catalog");
+    for (seed, arch) in (0..200).zip(ARCHS.iter().cycle()) {
+        let profile = invented(seed);
+        let units = catalog.units(&profile, arch).unwrap_or_else(|error| panic!("{profile:?}: {error}"));
+        assert!(units.len() >= catalog.families.len());
+    }
 }
 
 #[test]
@@ -107,7 +117,7 @@ namespace kd {
 template <class U, class S>
 __device__ void probe(Int4G32 w, float* y, int E) {
   const int group = blockIdx.x * (U::H / Int4G32::GROUP) + threadIdx.x;
-  y[blockIdx.x] = __bfloat162float(w.scales[group]) + float(w.words[4 * group] & 15u);
+  y[blockIdx.x] = __uint_as_float(w.blocks[5 * group]) + float(w.blocks[5 * group + 1] & 15u);
 }
 }  // namespace kd
 ";
