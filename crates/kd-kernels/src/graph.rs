@@ -61,25 +61,25 @@ impl<R> Graph<R> {
     /// # Errors
     /// As [`Graph::launch`], or the failure of a launch.
     pub fn time(&self, replays: usize) -> Result<f64, KernelError> {
-        let failed = |error| KernelError::driver("timing a graph", error);
-        let event = || self.stream.cuda().record_event(Some(CUevent_flags::CU_EVENT_DEFAULT)).map_err(failed);
-        let replays = replays.max(1);
         self.launch()?;
-        let begin = event()?;
-        (0..replays).try_for_each(|_| self.launch())?;
-        let milliseconds = begin.elapsed_ms(&event()?).map_err(failed)?;
-        Ok(f64::from(milliseconds) * 1e3 / replays as f64)
+        let replays = replays.max(1);
+        Ok(self.time_all(replays)? / replays as f64)
     }
 
-    /// Replays the launches once, as things are, and waits for them: the microseconds that they took on the device.
+    /// Microseconds of one replay as things are, without one to warm up.
     ///
     /// # Errors
     /// As [`Graph::launch`], or the failure of a launch.
     pub fn time_one(&self) -> Result<f64, KernelError> {
+        self.time_all(1)
+    }
+
+    /// Replays and waits: the microseconds that all `replays` took on the device.
+    fn time_all(&self, replays: usize) -> Result<f64, KernelError> {
         let failed = |error| KernelError::driver("timing a graph", error);
         let event = || self.stream.cuda().record_event(Some(CUevent_flags::CU_EVENT_DEFAULT)).map_err(failed);
         let begin = event()?;
-        self.launch()?;
+        (0..replays).try_for_each(|_| self.launch())?;
         let milliseconds = begin.elapsed_ms(&event()?).map_err(failed)?;
         Ok(f64::from(milliseconds) * 1e3)
     }
