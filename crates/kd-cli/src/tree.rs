@@ -9,6 +9,7 @@ use serde_json::json;
 
 use crate::UsageError;
 use crate::args::{Budget, SamplingArgs, TreeArgs};
+use crate::place::Place;
 use crate::{generate, interrupt, models};
 
 /// Nodes of the tree unless asked for otherwise.
@@ -24,8 +25,9 @@ pub(crate) fn run(args: &TreeArgs) -> anyhow::Result<()> {
     // A budget that may be 0 makes a poor drawing, so it must be asked for.
     let budget = args.sampling.budget.or(Some(Budget::Nodes(DEFAULT_NODES)));
     let request = generate::request(&SamplingArgs { budget, ..args.sampling.clone() }, &loaded, ids)?;
-    let pool = models::pool(args.common.threads, args.common.ranks)?;
-    let mut engine = generate::engine(loaded.models, pool, std::slice::from_ref(&request))?;
+    let place = Place::of(&args.common, &loaded.models)?;
+    let mut engine =
+        generate::engine(loaded.models, place, std::slice::from_ref(&request), args.common.quiet)?;
     engine.submit(request)?;
     interrupt::heed();
     let mut rounds = 0;

@@ -8,6 +8,7 @@
 //! member wants logits does the walk need the host between the two halves.
 
 use std::fmt::Debug;
+use std::sync::Arc;
 
 use kd_attn::PageId;
 use kd_ddtree::{DraftRow, Tree};
@@ -98,24 +99,33 @@ pub(crate) enum Answer<'a> {
 }
 
 /// What the target says after the rows of a pass. Logits may come where a draw was asked for, never the other way round.
-#[derive(Debug)]
-pub(crate) struct Answers {
-    logits: Matrix,
-    /// Of each row: the row of `logits`, or the token.
-    rows: Vec<Result<usize, Option<u32>>>,
+#[derive(Debug, Default)]
+pub(crate) struct Answers(Vec<Row>);
+
+/// As [`Answer`]; rows of one pass share the memory of its logits.
+#[derive(Debug, Clone)]
+pub(crate) enum Row {
+    Logits(Arc<Matrix>, usize),
+    Token(Option<u32>),
 }
 
 impl Answers {
+    /// An answer a row.
+    pub(crate) fn new(rows: Vec<Row>) -> Self {
+        Self(rows)
+    }
+
     /// Logits `[rows, vocab]` of every row.
     pub(crate) fn of_logits(logits: Matrix) -> Self {
-        Self { rows: (0..logits.rows()).map(Ok).collect(), logits }
+        let logits = Arc::new(logits);
+        Self((0..logits.rows()).map(|row| Row::Logits(logits.clone(), row)).collect())
     }
 
     /// The answer after row `row` of the pass.
     pub(crate) fn row(&self, row: usize) -> Answer<'_> {
-        match self.rows[row] {
-            Ok(at) => Answer::Logits(self.logits.row(at)),
-            Err(token) => Answer::Token(token),
+        match &self.0[row] {
+            Row::Logits(logits, at) => Answer::Logits(logits.row(*at)),
+            Row::Token(token) => Answer::Token(*token),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use kd_ddtree::budget::{Calibrated, Load, Outcome, Plan};
-use kd_ddtree::{DraftRow, MAX_NODES, Marginals, Tree};
+use kd_ddtree::{DraftRow, Marginals, StreamLimits, Tree};
 
 use crate::Speculation;
 use crate::backend::{DeviceError, Head, Sequence};
@@ -88,12 +88,13 @@ impl Engine {
         members: &[(usize, u32)],
         drafting: &[usize],
     ) -> Result<Vec<Vec<DraftRow>>, DeviceError> {
+        let cap = self.limits().cap;
         let head = |&i: &usize| {
             let (at, bonus) = members[i];
             let stream = &self.running[at];
             let best = match stream.request.speculation {
                 Speculation::Tree { nodes } => nodes,
-                Speculation::Auto => self.budget.options().limits.cap,
+                Speculation::Auto => cap,
                 Speculation::Plain | Speculation::Chain => 1,
             };
             Head { sequence: &stream.sequence, bonus, best }
@@ -102,10 +103,16 @@ impl Engine {
         self.backend.draft(&heads)
     }
 
+    /// Nodes of a stream that shares the budget.
+    fn limits(&self) -> StreamLimits {
+        let StreamLimits { floor, cap } = self.budget.options().limits;
+        StreamLimits { floor: floor.min(self.nodes), cap: cap.min(self.nodes) }
+    }
+
     /// The tree of the running stream `at`, whose budget is its own.
     fn own_tree(&mut self, at: usize, rows: &[DraftRow]) -> Tree {
         let Speculation::Tree { nodes } = self.running[at].request.speculation else {
-            let best = rows.iter().map_while(|row| row.child(0)).take(MAX_NODES);
+            let best = rows.iter().map_while(|row| row.child(0)).take(self.nodes);
             return Tree::chain(best).expect("a chain of at most MAX_NODES");
         };
         let mut tree = Tree::empty();
@@ -127,7 +134,7 @@ impl Engine {
         }
         let calibration = self.budget.calibration();
         let mut scorers: Vec<Calibrated> = rows.iter().map(|rows| calibration.calibrate(rows)).collect();
-        let limits = vec![self.budget.options().limits; sharing.len()];
+        let limits = vec![self.limits(); sharing.len()];
         self.builder
             .build_forest(&mut scorers, &limits, drafts.plan.reach, &mut self.forest)
             .expect("limits of the budget, one for each scorer");

@@ -42,8 +42,13 @@ pub struct EngineOptions {
 
 impl EngineOptions {
     /// Streams that run at once.
-    fn slots(&self) -> usize {
+    pub(crate) fn slots(&self) -> usize {
         self.max_streams.max(1)
+    }
+
+    /// Pages of the cache.
+    pub(crate) fn pages(&self) -> usize {
+        PagedCache::pages_for(self.cache_tokens)
     }
 }
 
@@ -72,6 +77,8 @@ pub struct Engine {
     pub(crate) backend: Box<dyn Backend>,
     /// Why the backend runs no more.
     failure: Option<DeviceError>,
+    /// Most draft nodes of a stream.
+    pub(crate) nodes: usize,
     pub(crate) allocator: PageAllocator,
     pub(crate) waiting: VecDeque<Stream>,
     pub(crate) running: Vec<Stream>,
@@ -95,21 +102,26 @@ impl Engine {
         if target != pool_ranks || drafter != target {
             return Err(EngineError::Ranks { target, drafter, pool: pool_ranks });
         }
-        let pages = PagedCache::pages_for(options.cache_tokens);
-        let backend = Cpu::new(&models, pool, options.slots(), pages)?;
-        Ok(Self::over(Box::new(backend), models, pages, options))
+        let backend = Cpu::new(&models, pool, options.slots(), options.pages())?;
+        Ok(Self::over(Box::new(backend), models, MAX_NODES, options))
     }
 
-    fn check_pair(models: &Models) -> Result<(), EngineError> {
+    pub(crate) fn check_pair(models: &Models) -> Result<(), EngineError> {
         models.drafter.as_ref().map_or(Ok(()), |drafter| Ok(drafter.check_target(&models.target)?))
     }
 
-    /// An engine over a backend that holds `pages` pages.
-    fn over(backend: Box<dyn Backend>, models: Models, pages: usize, options: EngineOptions) -> Self {
+    /// An engine over a backend that holds what `options` say, and verifies trees of up to `nodes` nodes.
+    pub(crate) fn over(
+        backend: Box<dyn Backend>,
+        models: Models,
+        nodes: usize,
+        options: EngineOptions,
+    ) -> Self {
         Self {
             backend,
             failure: None,
-            allocator: PageAllocator::new(pages),
+            nodes,
+            allocator: PageAllocator::new(options.pages()),
             waiting: VecDeque::new(),
             running: Vec::new(),
             sampler: Sampler::new(),
@@ -165,8 +177,8 @@ impl Engine {
 
     fn check_speculation(&self, speculation: Speculation) -> Result<(), SubmitError> {
         match speculation {
-            Speculation::Tree { nodes } if nodes > MAX_NODES => {
-                Err(SubmitError::Budget { nodes, limit: MAX_NODES })
+            Speculation::Tree { nodes } if nodes > self.nodes => {
+                Err(SubmitError::Budget { nodes, limit: self.nodes })
             }
             Speculation::Chain | Speculation::Tree { nodes: 1.. } if self.models.drafter.is_none() => {
                 Err(SubmitError::NoDrafter)

@@ -29,6 +29,9 @@ pub enum EngineError {
     /// The caches do not fit in memory.
     #[error(transparent)]
     Memory(#[from] kd_attn::CacheError),
+    /// No usable GPU, no kernels for the models, or too little memory there.
+    #[error(transparent)]
+    Cuda(#[from] kd_model::cuda::CudaError),
 }
 
 impl From<ConfigProblem> for EngineError {

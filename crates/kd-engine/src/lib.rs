@@ -8,6 +8,7 @@
 
 mod backend;
 mod cpu;
+pub mod cuda;
 mod draft;
 mod engine;
 mod error;

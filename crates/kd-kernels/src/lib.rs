@@ -27,7 +27,7 @@ pub use bundle::Bundle;
 pub use cudarc::driver::{CudaSlice, CudaView, CudaViewMut, DriverError};
 pub use device::{Device, Stream, driver_version};
 pub use error::KernelError;
-pub use graph::{Buffer, Graph};
+pub use graph::{Buffer, Element, Graph};
 pub use launch::{
     Blocks, Choice, Int4Ref, Kernels, LoadedUnit, Product, Selection, Source, TensorMut, TensorRef, Units,
     arith,

@@ -126,8 +126,8 @@ fn mode(text: &str) -> Result<Mode, String> {
 
 #[derive(Debug, Args)]
 pub(crate) struct BenchOperationArgs {
-    /// Where to run. This version runs on the CPU.
-    #[arg(long, env = "KD_DEVICE", value_enum, default_value_t = Device::Auto)]
+    /// Where to run: on the CPU so far.
+    #[arg(long, env = "KD_DEVICE", value_name = "auto|cpu", value_parser = super::device, default_value = "auto")]
     pub(crate) device: Device,
     /// Worker threads [default: one for each CPU].
     #[arg(long, env = "KD_THREADS", value_name = "N")]

@@ -1,0 +1,92 @@
+//! What the launches of a round use, and the launches themselves.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use kd_kernels::ranks::OneRank;
+use kd_kernels::{Graph, KernelError, Stream};
+use kd_model::cuda::{Bucket, CudaError, CudaTarget, PassState};
+
+use super::sampling::Sampling;
+
+/// Models and the memory of their passes. Launches keep the addresses, so nothing in here is ever replaced.
+#[derive(Debug)]
+pub(super) struct Passes {
+    pub(super) target: CudaTarget,
+    pub(super) state: PassState,
+    pub(super) sampling: Sampling,
+}
+
+/// Passes as graphs share them. One thread runs them all; the lock is what makes that plain.
+#[derive(Debug, Clone)]
+pub(super) struct Shared(Arc<Mutex<Passes>>);
+
+impl Shared {
+    pub(super) fn new(passes: Passes) -> Self {
+        Self(Arc::new(Mutex::new(passes)))
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Passes> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Captures the launches of `record` for one size.
+    pub(super) fn capture<S: Copy>(
+        &self,
+        stream: &Stream,
+        size: S,
+        record: fn(&mut Passes, &Stream, S) -> Result<(), CudaError>,
+    ) -> Result<Captured<S>, CudaError> {
+        // One eager run first: what the driver loads at a first launch cannot be loaded while capturing.
+        record(&mut self.lock(), stream, size)?;
+        let resources = Recording { shared: self.clone(), size, record };
+        Ok(stream.capture(resources, |stream, recording| {
+            let Recording { shared, size, record } = recording;
+            record(&mut shared.lock(), stream, *size).map_err(as_kernel_error)
+        })?)
+    }
+}
+
+/// The launches of one size.
+pub(super) type Captured<S> = Graph<Recording<S>>;
+
+/// What a captured graph owns.
+pub(super) struct Recording<S> {
+    shared: Shared,
+    size: S,
+    record: fn(&mut Passes, &Stream, S) -> Result<(), CudaError>,
+}
+
+impl Passes {
+    /// Forward, head and draws of all rows.
+    pub(super) fn verify(&mut self, stream: &Stream, bucket: Bucket) -> Result<(), CudaError> {
+        self.forward(stream, bucket)?;
+        self.target.logits(stream, &mut self.state, bucket.rows)?;
+        let logits = self.state.device_logits(bucket.rows)?;
+        Ok(self.sampling.launch(stream, logits, bucket.rows)?)
+    }
+
+    /// Forward alone.
+    pub(super) fn forward(&mut self, stream: &Stream, bucket: Bucket) -> Result<(), CudaError> {
+        self.target.forward(stream, &mut self.state, bucket, &OneRank)
+    }
+
+    /// Head and draws of the rows that were chosen, `count` of them.
+    pub(super) fn last(&mut self, stream: &Stream, count: usize) -> Result<(), CudaError> {
+        self.target.chosen_logits(stream, &mut self.state, count)?;
+        let logits = self.state.device_logits(count)?;
+        Ok(self.sampling.launch(stream, logits, count)?)
+    }
+
+    /// The commit of up to `count` rows.
+    pub(super) fn commit(&mut self, stream: &Stream, count: usize) -> Result<(), CudaError> {
+        self.target.commit(stream, &mut self.state, count)
+    }
+}
+
+/// What goes wrong while a graph is captured is what goes wrong with its launches.
+fn as_kernel_error(error: CudaError) -> KernelError {
+    match error {
+        CudaError::Kernel(error) => error,
+        other => KernelError::Driver { what: "capturing a pass".to_owned(), code: other.to_string() },
+    }
+}
