@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, Write, stdout};
 
 use anyhow::{Context, bail};
-use kd_engine::{Round, Tree};
+use kd_engine::{Event, Round, Tree};
 use kd_text::Tokenizer;
 use serde_json::json;
 
@@ -33,12 +33,15 @@ pub(crate) fn run(args: &TreeArgs) -> anyhow::Result<()> {
     let mut rounds = 0;
     while !engine.is_idle() {
         interrupt::check()?;
-        let step = engine.step();
+        let mut step = engine.step();
         if let Some(round) = step.rounds.into_iter().next() {
             rounds += 1;
             if rounds == args.round.get() {
                 return print(args, engine.models().tokenizer.as_ref(), &round);
             }
+        }
+        if let Some(Event::Failed { error, .. }) = step.events.pop() {
+            bail!("{error}");
         }
     }
     bail!("the generation ended after {rounds} rounds; ask for an earlier one with --round")

@@ -7,6 +7,9 @@
 //! that it has already committed, `catch_up` has nothing left to read, and `draft` hands out what is there. Only where a
 //! member wants logits does the walk need the host between the two halves.
 
+#[cfg(test)]
+mod tests;
+
 use std::fmt::Debug;
 use std::sync::Arc;
 
