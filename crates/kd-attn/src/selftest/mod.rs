@@ -4,7 +4,6 @@ mod block;
 mod chunk;
 mod commit;
 mod context;
-mod drafter;
 mod expanded;
 mod heads;
 mod latent;
@@ -17,10 +16,9 @@ use kd_kernels::{Device, Kernels};
 use crate::{Rope, RopeTable, Yarn};
 
 /// The checks of this crate by the name of what they cover.
-pub const CHECKS: [(&str, Check); 9] = [
+pub const CHECKS: [(&str, Check); 8] = [
     ("latent_append", latent::check),
-    ("head_norm_rope", heads::check),
-    ("drafter_append", drafter::check),
+    ("drafter_heads", heads::check),
     ("drafter_context", context::check),
     ("commit", commit::check),
     ("prefill_attention", prefill::check),
