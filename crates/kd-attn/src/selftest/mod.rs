@@ -6,8 +6,9 @@ mod commit;
 mod context;
 mod expanded;
 mod heads;
-mod latent;
+mod mla_inputs;
 mod prefill;
+mod query_rope;
 pub(crate) mod tree_mla;
 
 use kd_kernels::selftest::{Check, Failure, Outcome, Random, run};
@@ -16,8 +17,9 @@ use kd_kernels::{Device, Kernels};
 use crate::{Rope, RopeTable, Yarn};
 
 /// The checks of this crate by the name of what they cover.
-pub const CHECKS: [(&str, Check); 8] = [
-    ("latent_append", latent::check),
+pub const CHECKS: [(&str, Check); 9] = [
+    ("mla_inputs", mla_inputs::check),
+    ("query_rope", query_rope::check),
     ("drafter_heads", heads::check),
     ("drafter_context", context::check),
     ("commit", commit::check),
