@@ -59,6 +59,13 @@ pub struct Blocks<'a> {
     pub table: CudaView<'a, i32>,
 }
 
+impl Blocks<'_> {
+    /// Streams, padding included.
+    pub fn streams(&self) -> usize {
+        self.starts.len()
+    }
+}
+
 /// Device memory for both, written by the host. Writes are ordered by the stream: they come after every launch that was
 /// enqueued before.
 #[derive(Debug)]
