@@ -38,7 +38,10 @@ fn every_budget_gives_the_tokens_of_plain_decoding() {
             assert_equal(&answers, &plain, &format!("{way:?} at temperature {temperature}"));
             let accepted: f64 = answers.iter().map(Answer::accepted).sum();
             if let Speculation::Tree { nodes: 16.. } = way {
-                assert!(accepted > 64.0, "{way:?} accepts {accepted} in 64 streams: the drafter is no drafter");
+                assert!(
+                    accepted > 64.0,
+                    "{way:?} accepts {accepted} in 64 streams: the drafter is no drafter"
+                );
             }
         }
     }

@@ -159,6 +159,9 @@ fn a_row_without_a_token_ends_its_request_and_publishes_nothing() {
     assert_eq!((ends[0].0, reason), (ids[0], &SampleError::NoFiniteMaximum));
     assert_eq!((ends.len(), &ends[1]), (2, &(ids[1], None)), "the other stream goes on");
     let committed = committed.lock().expect("one thread");
-    assert!(!committed.is_empty() && committed.iter().all(|&(slot, rows)| slot == 1 && rows > 0), "{committed:?}");
+    assert!(
+        !committed.is_empty() && committed.iter().all(|&(slot, rows)| slot == 1 && rows > 0),
+        "{committed:?}"
+    );
     assert!(engine.failure().is_none());
 }

@@ -11,6 +11,7 @@ use kd_model::cuda::{Bucket, CudaError, CudaTarget, Dims, Limits, Move};
 
 use super::Gpu;
 use super::buckets::{Buckets, up_to};
+use super::drafting::Drafting;
 use super::passes::{Captured, Passes, Shared};
 use super::sampling::{RowDraw, Sampling};
 use crate::EngineError;
@@ -28,7 +29,10 @@ pub(super) struct Cuda {
     buckets: Buckets,
     limits: Limits,
     verify: BTreeMap<Bucket, Captured<Bucket>>,
-    commit: BTreeMap<usize, Captured<usize>>,
+    /// By the number of rows; without the drafter, and with it.
+    commit: [BTreeMap<usize, Captured<usize>>; 2],
+    /// By the number of streams.
+    draft: BTreeMap<usize, Captured<usize>>,
     /// The first row of each member of the last verify pass.
     first: Vec<usize>,
     ops: OpCounter,
@@ -65,15 +69,19 @@ impl Cuda {
         let state = target.state(&stream, limits, taps, 1)?;
         let vocab = target.dims().vocab;
         let sampling = Sampling::new(&stream, &kernels, limits.rows, vocab).map_err(CudaError::from)?;
+        let drafter = models.drafter.as_ref();
+        let drafting =
+            drafter.map(|drafter| Drafting::load(&stream, &kernels, drafter, limits)).transpose()?;
         let layers = target.dims().layers as u64;
-        let shared = Shared::new(Passes { target, state, sampling });
+        let shared = Shared::new(Passes { target, state, sampling, drafting });
         let mut cuda = Self {
             stream,
             shared,
             buckets,
             limits,
             verify: BTreeMap::new(),
-            commit: BTreeMap::new(),
+            commit: Default::default(),
+            draft: BTreeMap::new(),
             first: Vec::new(),
             ops: OpCounter::default(),
             layers,
@@ -92,8 +100,17 @@ impl Cuda {
             let graph = self.shared.capture(&self.stream, bucket, Passes::verify)?;
             self.verify.insert(bucket, graph);
         }
+        let drafts = nodes > 0 && self.shared.lock().drafting.is_some();
         for count in up_to(streams * (1 + nodes)) {
-            self.commit.insert(count, self.shared.capture(&self.stream, count, Passes::commit)?);
+            let graph = self.shared.capture(&self.stream, count, Passes::commit)?;
+            self.commit[0].insert(count, graph);
+            if drafts {
+                let graph = self.shared.capture(&self.stream, count, Passes::commit_and_read)?;
+                self.commit[1].insert(count, graph);
+            }
+        }
+        for &streams in self.buckets.streams().iter().filter(|_| drafts) {
+            self.draft.insert(streams, self.shared.capture(&self.stream, streams, Passes::draft)?);
         }
         self.stream.synchronize().map_err(CudaError::from)
     }
@@ -101,12 +118,13 @@ impl Cuda {
     /// Reads the next rows of each piece, commits them, and answers after those that complete their chunk.
     fn piece(&mut self, pieces: &[Piece<'_>], answers: &mut [Row]) -> Result<(), CudaError> {
         let (mut tokens, mut segments, mut moves) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut ends, mut draws) = (Vec::new(), Vec::new());
+        let (mut ends, mut draws, mut moved) = (Vec::new(), Vec::new(), Vec::new());
         for &Piece { chunk, index, done, rows } in pieces {
             let committed = chunk.sequence.committed + done;
             let own: Vec<usize> = (tokens.len()..tokens.len() + rows).collect();
             tokens.extend_from_slice(&chunk.tokens[done..done + rows]);
             moves.extend(Move::path(&own, &chunk.sequence.pages, committed));
+            moved.push((chunk.sequence, committed, rows));
             segments.push(Segment { pages: &chunk.sequence.pages, committed, rows, mask: Mask::Causal });
             if chunk.complete && done + rows == chunk.tokens.len() {
                 ends.push((index, tokens.len() - 1));
@@ -114,14 +132,22 @@ impl Cuda {
             }
         }
         let mut passes = self.shared.lock();
-        let Passes { state, sampling, .. } = &mut *passes;
+        let Passes { state, sampling, drafting, .. } = &mut *passes;
         state.inputs.write(&self.stream, &tokens, &segments)?;
         state.inputs.write_moves(&self.stream, &moves)?;
+        let drafts = pieces.iter().any(|piece| piece.chunk.sequence.drafts);
+        if let (Some(drafting), true) = (drafting, drafts) {
+            drafting.write_context(&self.stream, &moved)?;
+        }
         let last: Vec<usize> = ends.iter().map(|&(_, row)| row).collect();
         state.inputs.choose(&self.stream, &last)?;
         sampling.write(&self.stream, &draws)?;
         passes.forward(&self.stream, Bucket { rows: tokens.len(), streams: segments.len() })?;
-        passes.commit(&self.stream, tokens.len())?;
+        if drafts {
+            passes.commit_and_read(&self.stream, tokens.len())?;
+        } else {
+            passes.commit(&self.stream, tokens.len())?;
+        }
         self.ops.attention_calls += self.layers;
         self.ops.attention_rows += self.layers * tokens.len() as u64;
         if last.is_empty() {
@@ -201,21 +227,28 @@ impl Backend for Cuda {
     }
 
     fn commit(&mut self, kept: &[Kept<'_>]) -> Result<(), DeviceError> {
-        let mut moves = Vec::new();
-        for Kept { sequence, member, rows } in kept {
-            let rows: Vec<usize> = rows.iter().map(|row| self.first[*member] + row).collect();
+        let (mut moves, mut moved) = (Vec::new(), Vec::new());
+        for &Kept { sequence, member, rows } in kept {
+            let rows: Vec<usize> = rows.iter().map(|row| self.first[member] + row).collect();
             moves.extend(Move::path(&rows, &sequence.pages, sequence.committed));
+            moved.push((sequence, sequence.committed, rows.len()));
         }
         if moves.is_empty() {
             return Ok(());
         }
-        let graph = self.commit.range(moves.len()..).next();
+        let drafts = kept.iter().any(|kept| kept.sequence.drafts);
+        let graph = self.commit[usize::from(drafts)].range(moves.len()..).next();
         let (_, graph) =
             graph.ok_or_else(|| DeviceError(format!("no graph for a commit of {} rows", moves.len())))?;
-        self.shared.lock().state.inputs.write_moves(&self.stream, &moves)?;
+        let passes = self.shared.lock();
+        passes.state.inputs.write_moves(&self.stream, &moves)?;
+        if let (Some(drafting), true) = (&passes.drafting, drafts) {
+            drafting.write_context(&self.stream, &moved)?;
+        }
         Ok(graph.launch()?)
     }
 
+    /// The drafter reads what is committed at once: its taps are on the device for one pass only.
     fn unread(&self, _: usize) -> usize {
         0
     }
@@ -225,7 +258,16 @@ impl Backend for Cuda {
     }
 
     fn draft(&mut self, heads: &[Head<'_>]) -> Result<Vec<Vec<DraftRow>>, DeviceError> {
-        Ok(vec![Vec::new(); heads.len()])
+        let passes = self.shared.lock();
+        let Some(drafting) = &passes.drafting else { return Ok(vec![Vec::new(); heads.len()]) };
+        let (_, graph) = self
+            .draft
+            .range(heads.len()..)
+            .next()
+            .ok_or_else(|| DeviceError(format!("no graph for drafts of {} streams", heads.len())))?;
+        drafting.write_blocks(&self.stream, heads)?;
+        graph.launch()?;
+        Ok(drafting.rows(&self.stream, heads)?)
     }
 
     fn ops(&self) -> OpCounter {

@@ -30,6 +30,11 @@ impl Buckets {
         self.streams.last().copied().unwrap_or(1)
     }
 
+    /// Numbers of streams.
+    pub(super) fn streams(&self) -> &[usize] {
+        &self.streams
+    }
+
     /// The bucket of a round; `None` for one that is larger than planned.
     pub(super) fn fit(&self, rows: usize, streams: usize) -> Option<Bucket> {
         Some(Bucket { rows: first(&self.rows, rows)?, streams: first(&self.streams, streams)? })

@@ -7,6 +7,7 @@
 
 mod backend;
 mod buckets;
+mod drafting;
 mod passes;
 mod sampling;
 

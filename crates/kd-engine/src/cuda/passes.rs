@@ -6,6 +6,7 @@ use kd_kernels::ranks::OneRank;
 use kd_kernels::{Graph, KernelError, Stream};
 use kd_model::cuda::{Bucket, CudaError, CudaTarget, PassState};
 
+use super::drafting::Drafting;
 use super::sampling::Sampling;
 
 /// Models and the memory of their passes. Launches keep the addresses, so nothing in here is ever replaced.
@@ -14,6 +15,7 @@ pub(super) struct Passes {
     pub(super) target: CudaTarget,
     pub(super) state: PassState,
     pub(super) sampling: Sampling,
+    pub(super) drafting: Option<Drafting>,
 }
 
 /// Passes as graphs share them. One thread runs them all; the lock is what makes that plain.
@@ -77,9 +79,22 @@ impl Passes {
         Ok(self.sampling.launch(stream, logits, count)?)
     }
 
-    /// The commit of up to `count` rows.
+    /// The commit of up to `count` rows, without the drafter.
     pub(super) fn commit(&mut self, stream: &Stream, count: usize) -> Result<(), CudaError> {
         self.target.commit(stream, &mut self.state, count)
+    }
+
+    /// As [`commit`](Self::commit), and the drafter reads them.
+    pub(super) fn commit_and_read(&mut self, stream: &Stream, count: usize) -> Result<(), CudaError> {
+        self.commit(stream, count)?;
+        let Self { state, drafting, .. } = self;
+        drafting.as_mut().map_or(Ok(()), |drafting| drafting.read(stream, state, count))
+    }
+
+    /// A draft of up to `streams` blocks.
+    pub(super) fn draft(&mut self, stream: &Stream, streams: usize) -> Result<(), CudaError> {
+        let Self { target, drafting, .. } = self;
+        drafting.as_mut().map_or(Ok(()), |drafting| drafting.draft(stream, target, streams))
     }
 }
 
