@@ -1,0 +1,3 @@
+//! The models on a GPU against those on the CPU, where there is a GPU.
+
+mod drafter;
