@@ -30,7 +30,7 @@ pub struct RandomWeights {
 }
 
 /// Copies parts of a pool of random values into matrices.
-struct Source<'s> {
+pub(crate) struct Source<'s> {
     stream: &'s Stream,
     /// By number of inputs: values whose products with normed rows have variance 1.
     pools: Vec<(usize, CudaSlice<bf16>)>,
@@ -56,8 +56,7 @@ impl CudaTarget {
         super::plan::room_for_weights(stream, &dims)?;
         let loaded = TargetKernels::load(kernels, &dims)?;
         let mut random = Random::new(weights.seed);
-        let units = (0..POOL).map(|_| random.unit() * 3f32.sqrt()).collect();
-        let mut source = Source { stream, pools: Vec::new(), units, next: 0 };
+        let mut source = Source::new(stream, &mut random);
         let experts = distinct_experts(stream, kernels, dims.experts, &mut random)?;
         let embed = source.embedding(&dims, weights.correlation)?;
         let layer = |index: usize| source.layer(&dims, index, &experts);
@@ -84,7 +83,12 @@ fn distinct_experts(
     Ok(experts)
 }
 
-impl Source<'_> {
+impl<'s> Source<'s> {
+    pub(crate) fn new(stream: &'s Stream, random: &mut Random) -> Self {
+        let units = (0..POOL).map(|_| random.unit() * 3f32.sqrt()).collect();
+        Self { stream, pools: Vec::new(), units, next: 0 }
+    }
+
     fn layer(
         &mut self,
         dims: &Dims,
@@ -130,7 +134,7 @@ impl Source<'_> {
         Ok(DeviceMlp { gate_up: self.matrix(2 * width, hidden)?, down: self.matrix(hidden, width)? })
     }
 
-    fn gains(&self, len: usize) -> Result<CudaSlice<bf16>, KernelError> {
+    pub(crate) fn gains(&self, len: usize) -> Result<CudaSlice<bf16>, KernelError> {
         upload(self.stream, &vec![bf16::ONE; len])
     }
 
@@ -147,7 +151,7 @@ impl Source<'_> {
         Ok(matrix)
     }
 
-    fn matrix(&mut self, rows: usize, cols: usize) -> Result<DeviceMatrix, KernelError> {
+    pub(crate) fn matrix(&mut self, rows: usize, cols: usize) -> Result<DeviceMatrix, KernelError> {
         let mut matrix = DeviceMatrix::zeros(self.stream, rows, cols)?;
         if !self.pools.iter().any(|(inputs, _)| *inputs == cols) {
             let scale = (cols as f32).sqrt().recip();
