@@ -7,7 +7,7 @@ use kd_attn::{Ancestors, Mask, PAGE_TOKENS, Segment};
 use kd_ddtree::DraftRow;
 use kd_kernels::Stream;
 use kd_model::OpCounter;
-use kd_model::cuda::{Bucket, CudaError, CudaTarget, Dims, Limits, Move};
+use kd_model::cuda::{Bucket, ChunkLimits, CudaError, CudaTarget, Dims, Limits, Move};
 
 use super::Gpu;
 use super::buckets::{Buckets, up_to};
@@ -18,8 +18,8 @@ use crate::EngineError;
 use crate::backend::{Answers, Backend, Chunk, DeviceError, Head, Kept, Member, Row, Sequence};
 use crate::engine::{EngineOptions, Models};
 
-/// Prompt rows of one stream in a pass: they are a chain, and a chain is a tree.
-const PIECE: usize = 128;
+/// Tokens of the prefix that a prompt chunk expands at a time.
+const BLOCK: usize = 8192;
 
 /// Models in the memory of one device.
 #[derive(Debug)]
@@ -27,7 +27,6 @@ pub(super) struct Cuda {
     stream: Stream,
     shared: Shared,
     buckets: Buckets,
-    limits: Limits,
     verify: BTreeMap<Bucket, Captured<Bucket>>,
     /// By the number of rows; without the drafter, and with it.
     commit: [BTreeMap<usize, Captured<usize>>; 2],
@@ -37,16 +36,6 @@ pub(super) struct Cuda {
     first: Vec<usize>,
     ops: OpCounter,
     layers: u64,
-}
-
-/// One stream's part of a prompt pass.
-struct Piece<'a> {
-    chunk: &'a Chunk<'a>,
-    /// Which chunk it is of.
-    index: usize,
-    /// Of its tokens, those that earlier passes have read.
-    done: usize,
-    rows: usize,
 }
 
 impl Cuda {
@@ -67,18 +56,24 @@ impl Cuda {
         })?;
         let taps = models.drafter.as_ref().map_or(&[][..], |drafter| &drafter.config().target_layer_ids);
         let state = target.state(&stream, limits, taps, 1)?;
+        let chunk = ChunkLimits {
+            rows: options.prefill_chunk.max(1),
+            streams: options.slots(),
+            block: BLOCK.min(limits.context()),
+        };
+        let chunks = target.prefill_state(&device, &stream, &kernels, &state, chunk, 1)?;
         let vocab = target.dims().vocab;
         let sampling = Sampling::new(&stream, &kernels, limits.rows, vocab).map_err(CudaError::from)?;
         let drafter = models.drafter.as_ref();
+        let read = limits.rows.max(chunk.rows);
         let drafting =
-            drafter.map(|drafter| Drafting::load(&stream, &kernels, drafter, limits)).transpose()?;
+            drafter.map(|drafter| Drafting::load(&stream, &kernels, drafter, limits, read)).transpose()?;
         let layers = target.dims().layers as u64;
-        let shared = Shared::new(Passes { target, state, sampling, drafting });
+        let shared = Shared::new(Passes { target, state, chunks, sampling, drafting });
         let mut cuda = Self {
             stream,
             shared,
             buckets,
-            limits,
             verify: BTreeMap::new(),
             commit: Default::default(),
             draft: BTreeMap::new(),
@@ -114,50 +109,6 @@ impl Cuda {
         }
         self.stream.synchronize().map_err(CudaError::from)
     }
-
-    /// Reads the next rows of each piece, commits them, and answers after those that complete their chunk.
-    fn piece(&mut self, pieces: &[Piece<'_>], answers: &mut [Row]) -> Result<(), CudaError> {
-        let (mut tokens, mut segments, mut moves) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut ends, mut draws, mut moved) = (Vec::new(), Vec::new(), Vec::new());
-        for &Piece { chunk, index, done, rows } in pieces {
-            let committed = chunk.sequence.committed + done;
-            let own: Vec<usize> = (tokens.len()..tokens.len() + rows).collect();
-            tokens.extend_from_slice(&chunk.tokens[done..done + rows]);
-            moves.extend(Move::path(&own, &chunk.sequence.pages, committed));
-            moved.push((chunk.sequence, committed, rows));
-            segments.push(Segment { pages: &chunk.sequence.pages, committed, rows, mask: Mask::Causal });
-            if chunk.complete && done + rows == chunk.tokens.len() {
-                ends.push((index, tokens.len() - 1));
-                draws.push(chunk.draw.map(|draw| RowDraw { draw, position: committed + rows }));
-            }
-        }
-        let mut passes = self.shared.lock();
-        let Passes { state, sampling, drafting, .. } = &mut *passes;
-        state.inputs.write(&self.stream, &tokens, &segments)?;
-        state.inputs.write_moves(&self.stream, &moves)?;
-        let drafts = pieces.iter().any(|piece| piece.chunk.sequence.drafts);
-        if let (Some(drafting), true) = (drafting, drafts) {
-            drafting.write_context(&self.stream, &moved)?;
-        }
-        let last: Vec<usize> = ends.iter().map(|&(_, row)| row).collect();
-        state.inputs.choose(&self.stream, &last)?;
-        sampling.write(&self.stream, &draws)?;
-        passes.forward(&self.stream, Bucket { rows: tokens.len(), streams: segments.len() })?;
-        if drafts {
-            passes.commit_and_read(&self.stream, tokens.len())?;
-        } else {
-            passes.commit(&self.stream, tokens.len())?;
-        }
-        self.ops.attention_calls += self.layers;
-        self.ops.attention_rows += self.layers * tokens.len() as u64;
-        if last.is_empty() {
-            return Ok(());
-        }
-        passes.last(&self.stream, last.len())?;
-        let rows = rows(&passes, &self.stream, &draws)?;
-        ends.iter().zip(rows).for_each(|(&(index, _), row)| answers[index] = row);
-        Ok(())
-    }
 }
 
 impl Backend for Cuda {
@@ -168,26 +119,33 @@ impl Backend for Cuda {
     fn close(&mut self, _: &Sequence) {}
 
     fn prefill(&mut self, chunks: &[Chunk<'_>]) -> Result<Answers, DeviceError> {
-        let mut done = vec![0; chunks.len()];
-        let mut answers = vec![Row::Token(None); chunks.len()];
-        loop {
-            let mut room = self.limits.rows;
-            let mut pieces = Vec::new();
-            for (index, chunk) in chunks.iter().enumerate() {
-                let rows = room.min(PIECE).min(chunk.tokens.len() - done[index]);
-                if rows > 0 {
-                    pieces.push(Piece { chunk, index, done: done[index], rows });
-                    room -= rows;
-                }
+        let (mut tokens, mut moved) = (Vec::new(), Vec::new());
+        let (mut ends, mut draws) = (Vec::new(), Vec::new());
+        for &Chunk { sequence, tokens: own, complete, draw } in chunks {
+            tokens.extend_from_slice(own);
+            moved.push((sequence, sequence.committed, own.len()));
+            if complete {
+                ends.push(tokens.len() - 1);
+                let position = sequence.committed + own.len();
+                draws.push(draw.map(|draw| RowDraw { draw, position }));
             }
-            if pieces.is_empty() {
-                break;
-            }
-            self.piece(&pieces, &mut answers)?;
-            pieces.iter().for_each(|piece| done[piece.index] += piece.rows);
         }
-        let answered = chunks.iter().zip(answers).filter(|(chunk, _)| chunk.complete);
-        Ok(Answers::new(answered.map(|(_, answer)| answer).collect()))
+        let segments: Vec<Segment<'_>> =
+            chunks.iter().map(|chunk| segment(chunk.sequence, chunk.tokens.len(), Mask::Causal)).collect();
+        let mut passes = self.shared.lock();
+        let read = chunks.iter().any(|chunk| chunk.sequence.drafts);
+        if let (Some(drafting), true) = (&passes.drafting, read) {
+            drafting.write_context(&self.stream, &moved)?;
+        }
+        passes.prompt(&self.stream, &tokens, &segments, read)?;
+        count(&mut self.ops, self.layers, tokens.len());
+        if ends.is_empty() {
+            return Ok(Answers::default());
+        }
+        passes.chunks.inputs.choose(&self.stream, &ends)?;
+        passes.sampling.write(&self.stream, &draws)?;
+        passes.last(&self.stream, ends.len())?;
+        Ok(Answers::new(rows(&passes, &self.stream, &draws)?))
     }
 
     fn verify(&mut self, members: &[Member<'_>]) -> Result<Answers, DeviceError> {
@@ -206,12 +164,7 @@ impl Backend for Cuda {
         let segments: Vec<Segment<'_>> = members
             .iter()
             .zip(&masks)
-            .map(|(Member { sequence, .. }, mask)| Segment {
-                pages: &sequence.pages,
-                committed: sequence.committed,
-                rows: 1 + mask.len(),
-                mask: Mask::Tree(mask),
-            })
+            .map(|(member, mask)| segment(member.sequence, 1 + mask.len(), Mask::Tree(mask)))
             .collect();
         let bucket = self.buckets.fit(tokens.len(), members.len());
         let graph = bucket.and_then(|bucket| self.verify.get(&bucket)).ok_or_else(|| {
@@ -221,8 +174,7 @@ impl Backend for Cuda {
         passes.state.inputs.write(&self.stream, &tokens, &segments)?;
         passes.sampling.write(&self.stream, &draws)?;
         graph.launch()?;
-        self.ops.attention_calls += self.layers;
-        self.ops.attention_rows += self.layers * tokens.len() as u64;
+        count(&mut self.ops, self.layers, tokens.len());
         Ok(Answers::new(rows(&passes, &self.stream, &draws)?))
     }
 
@@ -291,11 +243,20 @@ fn rows(passes: &Passes, stream: &Stream, draws: &[Option<RowDraw>]) -> Result<V
     Ok(draws.iter().zip(tokens).enumerate().map(row).collect())
 }
 
+fn segment<'a>(sequence: &'a Sequence, rows: usize, mask: Mask<'a>) -> Segment<'a> {
+    Segment { pages: &sequence.pages, committed: sequence.committed, rows, mask }
+}
+
+/// Each layer has attended once, over all rows.
+fn count(ops: &mut OpCounter, layers: u64, rows: usize) {
+    ops.attention_calls += layers;
+    ops.attention_rows += layers * rows as u64;
+}
+
 fn limits(models: &Models, options: EngineOptions, buckets: &Buckets) -> Limits {
     let longest = models.target.config().max_position_embeddings.div_ceil(PAGE_TOKENS);
-    let prompt = options.prefill_chunk.clamp(1, PIECE * options.slots());
     Limits {
-        rows: buckets.most_rows().max(prompt),
+        rows: buckets.most_rows(),
         streams: buckets.most_streams(),
         pages: options.pages(),
         stream_pages: longest.min(options.pages()),

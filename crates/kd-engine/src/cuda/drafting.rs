@@ -1,12 +1,13 @@
 //! The drafter's part of a round.
 
+use half::bf16;
 use kd_attn::{BlockSegment, PAGE_TOKENS};
 use kd_ddtree::DraftRow;
 use kd_kernels::ranks::OneRank;
-use kd_kernels::{Kernels, Stream, TensorRef};
+use kd_kernels::{CudaView, Kernels, Stream, TensorRef};
 use kd_model::Drafter;
 use kd_model::cuda::{
-    Committed, CudaDrafter, CudaError, CudaTarget, DeviceLent, DraftInputs, DraftLimits, Limits, PassState,
+    Committed, CudaDrafter, CudaError, CudaTarget, DeviceLent, DraftInputs, DraftLimits, Limits,
 };
 
 use crate::backend::{Head, Sequence};
@@ -20,15 +21,16 @@ pub(super) struct Drafting {
 }
 
 impl Drafting {
-    /// Brings the drafter to the device, for the streams and pages of `limits`; a context pass has up to `limits.rows` tokens.
+    /// Brings the drafter to the device, for the streams and pages of `limits`; it reads up to `tokens` tokens at once.
     pub(super) fn load(
         stream: &Stream,
         kernels: &Kernels,
         drafter: &Drafter,
         limits: Limits,
+        tokens: usize,
     ) -> Result<Self, CudaError> {
-        let Limits { rows, streams, pages, stream_pages } = limits;
-        let own = DraftLimits { streams, tokens: rows, pages, stream_pages };
+        let Limits { streams, pages, stream_pages, .. } = limits;
+        let own = DraftLimits { streams, tokens, pages, stream_pages };
         let model = CudaDrafter::load(stream, kernels, drafter, 0, own)?;
         let inputs = DraftInputs::new(stream, own, drafter.config().vocab_size)?;
         let tap_width = model.dims().tap_width;
@@ -53,9 +55,14 @@ impl Drafting {
         self.inputs.write_context(stream, &tokens)
     }
 
-    /// Enqueues the context of the `count` rows of the last commit. Safe to capture in a graph.
-    pub(super) fn read(&mut self, stream: &Stream, state: &PassState, count: usize) -> Result<(), CudaError> {
-        let taps = TensorRef::new(stream, state.kept_taps(count)?, [count, self.tap_width])?;
+    /// Enqueues the context of `count` tokens that have these taps. Safe to capture in a graph.
+    pub(super) fn read(
+        &mut self,
+        stream: &Stream,
+        taps: CudaView<'_, bf16>,
+        count: usize,
+    ) -> Result<(), CudaError> {
+        let taps = TensorRef::new(stream, taps, [count, self.tap_width])?;
         self.model.context(stream, &OneRank, self.inputs.context(taps)?)
     }
 

@@ -2,9 +2,10 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use kd_attn::Segment;
 use kd_kernels::ranks::OneRank;
 use kd_kernels::{Graph, KernelError, Stream};
-use kd_model::cuda::{Bucket, CudaError, CudaTarget, PassState};
+use kd_model::cuda::{Bucket, CudaError, CudaTarget, PassState, PrefillState};
 
 use super::drafting::Drafting;
 use super::sampling::Sampling;
@@ -14,6 +15,7 @@ use super::sampling::Sampling;
 pub(super) struct Passes {
     pub(super) target: CudaTarget,
     pub(super) state: PassState,
+    pub(super) chunks: PrefillState,
     pub(super) sampling: Sampling,
     pub(super) drafting: Option<Drafting>,
 }
@@ -61,22 +63,33 @@ pub(super) struct Recording<S> {
 impl Passes {
     /// Forward, head and draws of all rows.
     pub(super) fn verify(&mut self, stream: &Stream, bucket: Bucket) -> Result<(), CudaError> {
-        self.forward(stream, bucket)?;
+        self.target.forward(stream, &mut self.state, bucket, &OneRank)?;
         self.target.logits(stream, &mut self.state, bucket.rows)?;
         let logits = self.state.device_logits(bucket.rows)?;
         Ok(self.sampling.launch(stream, logits, bucket.rows)?)
     }
 
-    /// Forward alone.
-    pub(super) fn forward(&mut self, stream: &Stream, bucket: Bucket) -> Result<(), CudaError> {
-        self.target.forward(stream, &mut self.state, bucket, &OneRank)
+    /// A prompt chunk: forward and commit of all rows; the drafter reads them if it is to.
+    pub(super) fn prompt(
+        &mut self,
+        stream: &Stream,
+        tokens: &[u32],
+        segments: &[Segment<'_>],
+        read: bool,
+    ) -> Result<(), CudaError> {
+        let Self { target, state, chunks, drafting, .. } = self;
+        target.prefill(stream, state, chunks, tokens, segments, &OneRank)?;
+        match drafting {
+            Some(drafting) if read => drafting.read(stream, chunks.kept_taps(tokens.len())?, tokens.len()),
+            _ => Ok(()),
+        }
     }
 
-    /// Head and draws of the rows that were chosen, `count` of them.
+    /// Head and draws of rows of the last prompt chunk, those that were chosen, `count` of them.
     pub(super) fn last(&mut self, stream: &Stream, count: usize) -> Result<(), CudaError> {
-        self.target.chosen_logits(stream, &mut self.state, count)?;
-        let logits = self.state.device_logits(count)?;
-        Ok(self.sampling.launch(stream, logits, count)?)
+        let Self { target, state, chunks, sampling, .. } = self;
+        target.prefill_logits(stream, state, chunks, count)?;
+        Ok(sampling.launch(stream, state.device_logits(count)?, count)?)
     }
 
     /// The commit of up to `count` rows, without the drafter.
@@ -88,7 +101,8 @@ impl Passes {
     pub(super) fn commit_and_read(&mut self, stream: &Stream, count: usize) -> Result<(), CudaError> {
         self.commit(stream, count)?;
         let Self { state, drafting, .. } = self;
-        drafting.as_mut().map_or(Ok(()), |drafting| drafting.read(stream, state, count))
+        let Some(drafting) = drafting else { return Ok(()) };
+        drafting.read(stream, state.kept_taps(count)?, count)
     }
 
     /// A draft of up to `streams` blocks.
