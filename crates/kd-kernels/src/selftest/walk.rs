@@ -250,7 +250,7 @@ impl Subject for Walk {
             let position = |step: usize| own.committed + step;
             let slot = |step: usize| own.table[position(step) / PAGE] as usize * PAGE + position(step) % PAGE;
             let committed = if token < 0 { -1 } else { (own.committed + visited.len()) as i32 };
-            let found = [rows.values(i), positions.values(i), slots.values(i)];
+            let found: [Vec<i32>; 3] = [rows.values(i), positions.values(i), slots.values(i)];
             let expected = [padded(-1, &|step| visited[step]), padded(0, &position), padded(-1, &slot)];
             let ends: [Vec<i32>; 3] = [counts.values(i), bonus.values(i), next.values(i)];
             if found != expected || ends != [vec![visited.len() as i32], vec![token], vec![committed]] {
