@@ -1,5 +1,6 @@
 //! The engine on a GPU: what must hold of `kd generate --device cuda`. Skips without a GPU or kernels for the demo pair.
 
+mod antifake;
 mod company;
 mod cpu;
 mod lossless;

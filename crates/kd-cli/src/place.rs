@@ -96,7 +96,7 @@ pub(crate) fn cpu_only(verb: &str, device: Device) -> anyhow::Result<()> {
 }
 
 /// One engine runs on one GPU so far.
-fn one_rank(ranks: RankArgs) -> anyhow::Result<()> {
+pub(crate) fn one_rank(ranks: RankArgs) -> anyhow::Result<()> {
     if ranks.tp.get() == 1 {
         return Ok(());
     }

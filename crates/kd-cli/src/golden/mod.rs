@@ -4,6 +4,7 @@ mod drafter;
 mod json_file;
 mod model;
 mod record;
+mod runner;
 mod sampling;
 mod text_prompt;
 mod text_tokenizer;
@@ -11,16 +12,24 @@ mod text_tokenizer;
 use kd_model::{Drafter, Target};
 use kd_tensor::safetensors::SafeTensors;
 
-use crate::args::{Golden, GoldenArgs, GoldenText};
+use crate::args::{Device, Golden, GoldenArgs, GoldenText};
 use crate::{models, place};
+use runner::Runner;
 
 pub(crate) fn run(args: &GoldenArgs) -> anyhow::Result<()> {
     match &args.what {
         Golden::Model { model, files } => {
-            place::cpu_only("kd golden model", files.device)?;
+            if let Device::Cuda(_) = files.device {
+                place::one_rank(files.ranks)?;
+            }
             let inputs = SafeTensors::open(&files.inputs)?;
             let target = Target::load_sharded(model, files.ranks.tp)?;
-            model::run(&models::pool(files.threads, files.ranks)?, &target, &inputs, &files.out)
+            let pool = models::pool(files.threads, files.ranks)?;
+            let runner = match files.device {
+                Device::Cuda(ordinal) => Runner::cuda(&target, ordinal)?,
+                Device::Auto | Device::Cpu => Runner::cpu(&target, &pool),
+            };
+            model::run(runner, &inputs, &files.out)
         }
         Golden::Drafter { drafter, files } => {
             place::cpu_only("kd golden drafter", files.device)?;
