@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kd_attn::{Ancestors, Mask, PAGE_TOKENS, Segment};
+use kd_attn::{Ancestors, Mask, PAGE_TOKENS, PageId, Segment};
 use kd_ddtree::DraftRow;
 use kd_kernels::Stream;
 use kd_model::OpCounter;
@@ -95,8 +95,10 @@ impl Cuda {
             let graph = self.shared.capture(&self.stream, bucket, Passes::verify)?;
             self.verify.insert(bucket, graph);
         }
-        let drafts = nodes > 0 && self.shared.lock().drafting.is_some();
-        for count in up_to(streams * (1 + nodes)) {
+        self.prompt_once()?;
+        let depths = self.shared.lock().drafting.as_ref().map_or(0, Drafting::depths);
+        let drafts = nodes > 0 && depths > 0;
+        for count in up_to(streams * (1 + nodes.min(depths))) {
             let graph = self.shared.capture(&self.stream, count, Passes::commit)?;
             self.commit[0].insert(count, graph);
             if drafts {
@@ -108,6 +110,15 @@ impl Cuda {
             self.draft.insert(streams, self.shared.capture(&self.stream, streams, Passes::draft)?);
         }
         self.stream.synchronize().map_err(CudaError::from)
+    }
+
+    /// Reads a token into a page that no stream has: what the driver loads at first launches is there then.
+    fn prompt_once(&self) -> Result<(), CudaError> {
+        let mut passes = self.shared.lock();
+        let segment = Segment { pages: &[PageId(0)], committed: 0, rows: 1, mask: Mask::Causal };
+        passes.prompt(&self.stream, &[0], &[segment], true)?;
+        passes.chunks.inputs.choose(&self.stream, &[0])?;
+        passes.last(&self.stream, 1)
     }
 }
 
@@ -255,10 +266,7 @@ fn count(ops: &mut OpCounter, layers: u64, rows: usize) {
 
 fn limits(models: &Models, options: EngineOptions, buckets: &Buckets) -> Limits {
     let longest = models.target.config().max_position_embeddings.div_ceil(PAGE_TOKENS);
-    Limits {
-        rows: buckets.most_rows(),
-        streams: buckets.most_streams(),
-        pages: options.pages(),
-        stream_pages: longest.min(options.pages()),
-    }
+    let pages = options.pages().max(1);
+    let (rows, streams) = (buckets.most_rows(), buckets.most_streams());
+    Limits { rows, streams, pages, stream_pages: longest.clamp(1, pages) }
 }

@@ -37,6 +37,11 @@ impl Drafting {
         Ok(Self { model, inputs, tap_width })
     }
 
+    /// Rows of a block that predict a token: the depth of the deepest tree.
+    pub(super) fn depths(&self) -> usize {
+        self.model.dims().drafted()
+    }
+
     /// Writes whose context the next commit reads: the tokens of each sequence, in the order of the commit's moves. Those of
     /// a stream that never drafts are left out.
     pub(super) fn write_context(

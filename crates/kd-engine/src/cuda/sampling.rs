@@ -21,10 +21,10 @@ pub(super) struct RowDraw {
 pub(super) struct Sampling {
     kernel: sample::Sample,
     vocab: usize,
-    temperature: Kept<f64>,
-    seed: Kept<u64>,
-    position: Kept<u64>,
-    choice: Kept<u32>,
+    temperature: Mirrored<f64>,
+    seed: Mirrored<u64>,
+    position: Mirrored<u64>,
+    choice: Mirrored<u32>,
     cut: Buffer<u64>,
     found: Buffer<f64>,
     arrived: Buffer<i32>,
@@ -34,7 +34,7 @@ pub(super) struct Sampling {
 
 /// A buffer and what it holds: most rounds change positions alone.
 #[derive(Debug)]
-struct Kept<T> {
+struct Mirrored<T> {
     buffer: Buffer<T>,
     held: Vec<T>,
 }
@@ -52,10 +52,10 @@ impl Sampling {
         Ok(Self {
             kernel: sample::Sample::load(kernels, sample::Dims { v })?,
             vocab,
-            temperature: Kept::new(stream, vec![0.0; rows])?,
-            seed: Kept::new(stream, vec![0; rows])?,
-            position: Kept::new(stream, vec![0; rows])?,
-            choice: Kept::new(stream, vec![0; rows])?,
+            temperature: Mirrored::new(stream, vec![0.0; rows])?,
+            seed: Mirrored::new(stream, vec![0; rows])?,
+            position: Mirrored::new(stream, vec![0; rows])?,
+            choice: Mirrored::new(stream, vec![0; rows])?,
             cut: Buffer::new(stream, &vec![0; rows])?,
             found: Buffer::new(stream, &vec![0.0; rows * chunks * 2])?,
             arrived: Buffer::new(stream, &vec![0; rows])?,
@@ -106,7 +106,7 @@ impl Sampling {
     }
 }
 
-impl<T: Element + PartialEq> Kept<T> {
+impl<T: Element + PartialEq> Mirrored<T> {
     fn new(stream: &Stream, held: Vec<T>) -> Result<Self, KernelError> {
         Ok(Self { buffer: Buffer::new(stream, &held)?, held })
     }
