@@ -103,7 +103,8 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     };
     for &count in &streams {
         locked(&bench).streams = count;
-        let (reader, drafting) = (stream.capture(bench.clone(), context)?, stream.capture(bench.clone(), draft)?);
+        let (reader, drafting) =
+            (stream.capture(bench.clone(), context)?, stream.capture(bench.clone(), draft)?);
         for &at in &contexts {
             let pages = |s: usize| (0..stream_pages).map(|page| PageId((page * most + s) as u32)).collect();
             let tables: Vec<Vec<PageId>> = (0..count).map(pages).collect();
@@ -118,7 +119,8 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
                 bench.inputs.write_blocks(&stream, &vec![7; count], &segments)?;
                 bench.inputs.write_context(&stream, &places)?;
             }
-            let layer = dims.hidden * (2 * dims.heads + 2 * dims.kv_heads) * dims.head_dim + 3 * dims.hidden * dims.width;
+            let layer = dims.hidden * (2 * dims.heads + 2 * dims.kv_heads) * dims.head_dim
+                + 3 * dims.hidden * dims.width;
             let kept = count * at * layers * 2 * dims.kv_heads * dims.head_dim;
             let bytes = 2 * (layers * layer + dims.vocab * dims.hidden + kept);
             line("draft", count, at, best(|| drafting.time(20))?, bytes);

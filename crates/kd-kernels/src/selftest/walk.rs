@@ -254,7 +254,9 @@ impl Subject for Walk {
             let expected = [padded(-1, &|step| visited[step]), padded(0, &position), padded(-1, &slot)];
             let ends: [Vec<i32>; 3] = [counts.values(i), bonus.values(i), next.values(i)];
             if found != expected || ends != [vec![visited.len() as i32], vec![token], vec![committed]] {
-                return Err(format!("stream {i}: {found:?} and {ends:?}, expected {expected:?} and token {token}"));
+                return Err(format!(
+                    "stream {i}: {found:?} and {ends:?}, expected {expected:?} and token {token}"
+                ));
             }
         }
         Ok(0.0)

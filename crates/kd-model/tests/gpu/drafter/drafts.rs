@@ -20,7 +20,9 @@ fn context_is_that_of_the_cpu_and_nothing_else_is_written() {
     let mut worst: f64 = 0.0;
     let mut written = vec![false; super::LIMITS.pages * PAGE_TOKENS];
     for text in &both.texts {
-        let row = |position: usize| text.pages[position / PAGE_TOKENS].0 as usize * PAGE_TOKENS + position % PAGE_TOKENS;
+        let row = |position: usize| {
+            text.pages[position / PAGE_TOKENS].0 as usize * PAGE_TOKENS + position % PAGE_TOKENS
+        };
         (0..text.start).for_each(|position| written[row(position)] = true);
         for (layer, expected) in both.context(text).iter().enumerate() {
             let found = both.gpu.cached(&both.stream, layer).expect("copied");
@@ -34,7 +36,8 @@ fn context_is_that_of_the_cpu_and_nothing_else_is_written() {
     assert!(worst <= CONTEXT_LIMIT && worst > 0.0, "relative error {worst}");
     for layer in 0..both.gpu.dims().layers.len() {
         let found = both.gpu.cached(&both.stream, layer).expect("copied");
-        let stray = (0..written.len()).find(|row| !written[*row] && found.row(*row).iter().any(|value| *value != 0.0));
+        let stray = (0..written.len())
+            .find(|row| !written[*row] && found.row(*row).iter().any(|value| *value != 0.0));
         assert_eq!(stray, None, "layer {layer}: a row that no token has was written");
     }
 }
@@ -58,7 +61,10 @@ fn logits_are_those_of_the_cpu() {
             leading += 1;
         }
     }
-    println!("logits: largest relative error of a row {worst:.5}; {leading} of {} rows lead", expected.rows());
+    println!(
+        "logits: largest relative error of a row {worst:.5}; {leading} of {} rows lead",
+        expected.rows()
+    );
     assert!(2 * leading >= expected.rows(), "only {leading} of {} rows lead by {LEAD}", expected.rows());
 }
 
@@ -76,7 +82,10 @@ fn the_best_tokens_are_those_of_the_logits() {
         for (i, row) in rows.iter().enumerate() {
             let expected = DraftRow::from_logits(logits.row(stream * drafted + i), k).expect("finite");
             let pairs = || row.children().iter().zip(expected.children());
-            assert!(row.children().len() == k && pairs().all(|(a, b)| a.token == b.token), "stream {stream} row {i}");
+            assert!(
+                row.children().len() == k && pairs().all(|(a, b)| a.token == b.token),
+                "stream {stream} row {i}"
+            );
             let worst = pairs().map(|(a, b)| (a.logprob - b.logprob).abs()).fold(0.0, f32::max);
             assert!(worst < 1e-4, "stream {stream} row {i}: log-probabilities differ by {worst}");
         }

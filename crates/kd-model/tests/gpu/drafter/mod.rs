@@ -10,7 +10,8 @@ use kd_attn::{BlockSegment, Mask, PAGE_TOKENS, PageId, Segment};
 use kd_kernels::ranks::OneRank;
 use kd_kernels::{Stream, testing};
 use kd_model::cuda::{
-    Committed, CudaDrafter, DeviceLent, DeviceMatrix, DraftInputs, DraftLimits, Uploader, open_drafter_kernels,
+    Committed, CudaDrafter, DeviceLent, DeviceMatrix, DraftInputs, DraftLimits, Uploader,
+    open_drafter_kernels,
 };
 use kd_model::{Drafter, Target};
 use kd_tensor::{Bf16Matrix, Matrix, Pool};
@@ -52,7 +53,8 @@ impl Both {
         let (device, _) = testing::kernels_or_skip(test, "demo-tp1")?;
         let drafter = Drafter::load(&demo().join("drafter")).expect("the demo drafter");
         let target = Target::load(&demo().join("target")).expect("the demo target");
-        let kernels = open_drafter_kernels(&device, &kd_kernels::Search::standard(), &drafter).expect("kernels");
+        let kernels =
+            open_drafter_kernels(&device, &kd_kernels::Search::standard(), &drafter).expect("kernels");
         let (stream, pool) = (device.stream().expect("a stream"), Pool::available().expect("threads"));
         let gpu = CudaDrafter::load(&stream, &kernels, &drafter, 0, LIMITS).expect("the drafter on the GPU");
         let mut upload = Uploader::new(&stream).expect("memory");
@@ -70,7 +72,9 @@ impl Both {
         for some in tokens.chunks(LIMITS.tokens / 2) {
             let gaps = some.iter().rev().flat_map(|token| [Some(*token), None]);
             let places: Vec<Option<Committed>> = gaps
-                .map(|token| token.map(|position| Committed { position, page: text.pages[position / PAGE_TOKENS] }))
+                .map(|token| {
+                    token.map(|position| Committed { position, page: text.pages[position / PAGE_TOKENS] })
+                })
                 .collect();
             // A row that is not there has taps of NaN.
             let row = |place: &Option<Committed>| match place {
@@ -79,7 +83,8 @@ impl Both {
             };
             let rows: Vec<bf16> = places.iter().flat_map(row).collect();
             let rows = Bf16Matrix::new(places.len(), text.taps.cols(), rows).expect("a shape");
-            let taps = Uploader::new(&self.stream).and_then(|mut upload| upload.matrix(&rows)).expect("copied");
+            let taps =
+                Uploader::new(&self.stream).and_then(|mut upload| upload.matrix(&rows)).expect("copied");
             self.inputs.write_context(&self.stream, &places).expect("inputs");
             let rows = self.inputs.context(taps.tensor(&self.stream).expect("taps")).expect("rows");
             self.gpu.context(&self.stream, &OneRank, rows).expect("a context");
@@ -137,7 +142,8 @@ fn read(target: &Target, drafter: &Drafter, pool: &Pool) -> Vec<Text> {
         value.as_array().expect("ids").iter().map(|id| id.as_u64().expect("an id") as u32).collect()
     };
     let cases = golden["cases"].as_array().expect("cases").iter();
-    let all: Vec<Vec<u32>> = cases.map(|case| [ids(&case["prompt"]), ids(&case["greedy"])].concat()).collect();
+    let all: Vec<Vec<u32>> =
+        cases.map(|case| [ids(&case["prompt"]), ids(&case["greedy"])].concat()).collect();
     let text = |(i, start): (usize, usize)| {
         let tokens: Vec<u32> = all[i % all.len()].iter().copied().cycle().take(start + 1).collect();
         let segment = Segment { pages: &[], committed: 0, rows: tokens.len(), mask: Mask::Causal };

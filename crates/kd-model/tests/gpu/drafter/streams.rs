@@ -22,7 +22,11 @@ fn a_stream_drafts_the_same_bits_whatever_its_neighbours() {
         let together = both.draft(&order, padding);
         for (place, &at) in order.iter().enumerate() {
             let own = &together.data()[place * drafted * together.cols()..][..drafted * together.cols()];
-            assert_eq!(bits(own), bits(alone[at].data()), "text {at} in {order:?} with {padding} padding streams");
+            assert_eq!(
+                bits(own),
+                bits(alone[at].data()),
+                "text {at} in {order:?} with {padding} padding streams"
+            );
         }
     }
 }
@@ -33,7 +37,10 @@ fn padding_streams_change_no_context() {
     both.read_all();
     let layers = 0..both.gpu.dims().layers.len();
     let cached = |both: &Both| -> Vec<Vec<u32>> {
-        layers.clone().map(|layer| bits(both.gpu.cached(&both.stream, layer).expect("copied").data())).collect()
+        layers
+            .clone()
+            .map(|layer| bits(both.gpu.cached(&both.stream, layer).expect("copied").data()))
+            .collect()
     };
     let before = cached(&both);
     both.draft(&[0], LIMITS.streams - 1);
@@ -75,11 +82,14 @@ fn replays_give_the_bits_of_eager_drafts() {
     eager.read_all();
     both.read_all();
     let stream = both.stream.clone();
-    let taps = Buffer::new(&stream, &vec![half::bf16::NAN; TOKENS * both.gpu.dims().tap_width]).expect("memory");
+    let taps =
+        Buffer::new(&stream, &vec![half::bf16::NAN; TOKENS * both.gpu.dims().tap_width]).expect("memory");
     let round = Arc::new(Mutex::new(Round { both, taps }));
     let graph = stream.capture(round.clone(), record).expect("a graph");
     // Streams that join, leave, change places; some commit a few tokens over a page edge first.
-    for (order, committed) in [(vec![2, 0], 3), (vec![1, 6, 3, 5], TOKENS), (vec![4], 1), (vec![0, 1, 2, 3, 4, 5, 6, 7], 0)] {
+    for (order, committed) in
+        [(vec![2, 0], 3), (vec![1, 6, 3, 5], TOKENS), (vec![4], 1), (vec![0, 1, 2, 3, 4, 5, 6, 7], 0)]
+    {
         let grown = order[0];
         for both in [&mut eager, &mut locked(&round).both] {
             grow(both, grown, committed);
