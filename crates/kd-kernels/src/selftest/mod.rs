@@ -16,6 +16,7 @@ mod random;
 mod sample;
 mod silu;
 mod subject;
+mod taps;
 mod top_k;
 
 pub use compare::{Bound, first_difference};
@@ -68,9 +69,10 @@ pub enum Failure {
 pub type Check = fn(&Device, &Kernels, &[usize], u64) -> Result<Vec<Outcome>, Failure>;
 
 /// The checks of this crate by the name of what they cover.
-pub const CHECKS: [(&str, Check); 9] = [
+pub const CHECKS: [(&str, Check); 10] = [
     ("norms", norm::check),
     ("embed", embed::check),
+    ("gather_taps", taps::check),
     ("silu_mul", silu::check),
     ("top_k", top_k::check),
     ("sample", sample::check),

@@ -28,6 +28,8 @@ checks! {
     embed_matches_the_cpu_at_k26_sizes: "embed" at "k26-tp8";
     embed_matches_the_cpu_at_k26_tp1_sizes: "embed" at "k26-tp1";
     embed_matches_the_cpu_at_demo_sizes: "embed" at "demo-tp1";
+    gather_taps_picks_rows_at_k26_sizes: "gather_taps" at "k26-tp8";
+    gather_taps_picks_rows_at_demo_sizes: "gather_taps" at "demo-tp1";
     silu_mul_matches_the_cpu_at_k26_sizes: "silu_mul" at "k26-tp8";
     silu_mul_matches_the_cpu_at_k26_tp1_sizes: "silu_mul" at "k26-tp1";
     silu_mul_matches_the_cpu_at_demo_sizes: "silu_mul" at "demo-tp1";
