@@ -65,6 +65,7 @@ pub(super) struct DraftMemory {
 
 impl DraftMemory {
     pub(super) fn new(stream: &Stream, dims: &DraftDims, limits: DraftLimits) -> Result<Self, CudaError> {
+        limits.check_room(stream, dims)?;
         let (blocks, h) = (limits.streams * dims.block, dims.hidden);
         let (rows, drafted) = (blocks.max(limits.tokens), limits.streams * dims.drafted());
         let partial = limits.streams * dims.splits() * dims.block * dims.heads;
@@ -102,12 +103,5 @@ impl DraftMemory {
             stats: zeros!(stream, drafted * 2)?,
             finite: zeros!(stream, drafted)?,
         })
-    }
-}
-
-impl DraftLimits {
-    /// Bytes of the cache: keys and values of all layers.
-    pub fn cache_bytes(&self, dims: &DraftDims) -> usize {
-        2 * dims.layers.len() * self.pages * PAGE_TOKENS * dims.entry()
     }
 }
