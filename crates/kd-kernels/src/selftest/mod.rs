@@ -18,6 +18,7 @@ mod sample;
 mod silu;
 mod subject;
 mod tap_columns;
+mod taps;
 mod top_k;
 mod walk;
 
@@ -71,9 +72,10 @@ pub enum Failure {
 pub type Check = fn(&Device, &Kernels, &[usize], u64) -> Result<Vec<Outcome>, Failure>;
 
 /// The checks of this crate by the name of what they cover.
-pub const CHECKS: [(&str, Check); 12] = [
+pub const CHECKS: [(&str, Check); 13] = [
     ("norms", norm::check),
     ("embed", embed::check),
+    ("gather_taps", taps::check),
     ("tap_columns", tap_columns::check),
     ("draft_block", draft_block::check),
     ("walk", walk::check),

@@ -3,5 +3,7 @@
 mod common;
 mod drafter;
 mod passes;
+mod prompts;
+mod random;
 mod replays;
 mod rows;
