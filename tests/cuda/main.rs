@@ -4,6 +4,7 @@ mod antifake;
 mod company;
 mod cpu;
 mod lossless;
+mod speed;
 
 use kd_engine::cuda::Gpu;
 use kd_engine::{Engine, EngineOptions, Request, SamplingParams, Speculation};
