@@ -62,9 +62,9 @@ mod tests {
         order.resize(TOP.max(order.len()), usize::MAX);
         let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let sum: f64 = logits.iter().map(|x| f64::from(x - max).exp()).sum();
-        let token = |i: &usize| i32::try_from(rank * logits.len() + i).ok().filter(|_| *i < logits.len());
+        let token = |i: &usize| if *i < logits.len() { (rank * logits.len() + i) as i32 } else { -1 };
         BestTokens {
-            tokens: order.iter().take(TOP).map(|i| token(i).unwrap_or(-1)).collect(),
+            tokens: order.iter().take(TOP).map(token).collect(),
             logits: order.iter().take(TOP).map(|i| logits.get(*i).copied().unwrap_or(f32::NAN)).collect(),
             stats: vec![max, sum as f32],
             finite: vec![i32::from(logits.iter().all(|x| x.is_finite()))],
