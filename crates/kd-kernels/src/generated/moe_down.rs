@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "moe_down",
-    contract: "45d058d3ed6c1db6",
+    contract: "88b76276e4b84340",
     variants: &["narrow", "wide", "tall"],
     cooperative: false,
     pdl: true,

@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "moe_gate_up",
-    contract: "7232b29560ddc67d",
+    contract: "60a4d323edf0fd61",
     variants: &["narrow", "wide", "tall"],
     cooperative: false,
     pdl: true,

@@ -60,7 +60,7 @@ impl Form {
         match self {
             Self::Narrow => 8,
             Self::Wide => 16,
-            Self::Tall => 40,
+            Self::Tall => 48,
         }
     }
 
