@@ -15,7 +15,7 @@ const REPLAYS: usize = 10_000;
 /// still read it shows.
 const LONG_REPLAYS: usize = 100;
 /// Rows of the work beside.
-const BESIDE: usize = 64;
+const BESIDE: usize = 16;
 /// Replays between two looks at the result.
 const LOOKS: usize = 10;
 
