@@ -42,3 +42,66 @@ fn uneven_routings_match_the_cpu_at_k26_sizes() {
 fn uneven_routings_match_the_cpu_at_demo_sizes() {
     testing::check("uneven_routings_match_the_cpu_at_demo_sizes", "demo-tp1", CHECKS[2].1);
 }
+
+#[test]
+fn experts_match_the_cpu_at_k26_tp1_sizes() {
+    testing::check("experts_match_the_cpu_at_k26_tp1_sizes", "k26-tp1", CHECKS[1].1);
+}
+
+#[test]
+fn experts_match_the_cpu_at_k26_tp2_sizes() {
+    testing::check("experts_match_the_cpu_at_k26_tp2_sizes", "k26-tp2", CHECKS[1].1);
+}
+
+#[test]
+fn experts_match_the_cpu_at_k26_tp4_sizes() {
+    testing::check("experts_match_the_cpu_at_k26_tp4_sizes", "k26-tp4", CHECKS[1].1);
+}
+
+#[test]
+fn experts_match_the_cpu_with_a_quarter_of_the_k26_experts() {
+    testing::check("experts_match_the_cpu_with_a_quarter_of_the_k26_experts", "k26-ep4", CHECKS[1].1);
+}
+
+#[test]
+fn experts_match_the_cpu_with_an_eighth_of_the_k26_experts() {
+    testing::check("experts_match_the_cpu_with_an_eighth_of_the_k26_experts", "k26-ep8", CHECKS[1].1);
+}
+
+#[test]
+fn uneven_routings_match_the_cpu_at_k26_tp1_sizes() {
+    testing::check("uneven_routings_match_the_cpu_at_k26_tp1_sizes", "k26-tp1", CHECKS[2].1);
+}
+
+#[test]
+fn uneven_routings_match_the_cpu_at_k26_tp2_sizes() {
+    testing::check("uneven_routings_match_the_cpu_at_k26_tp2_sizes", "k26-tp2", CHECKS[2].1);
+}
+
+#[test]
+fn uneven_routings_match_the_cpu_at_k26_tp4_sizes() {
+    testing::check("uneven_routings_match_the_cpu_at_k26_tp4_sizes", "k26-tp4", CHECKS[2].1);
+}
+
+#[test]
+fn uneven_routings_match_the_cpu_with_an_eighth_of_the_k26_experts() {
+    testing::check("uneven_routings_match_the_cpu_with_an_eighth_of_the_k26_experts", "k26-ep8", CHECKS[2].1);
+}
+
+#[test]
+fn expert_replays_give_the_same_bits_beside_a_busy_stream_at_k26_sizes() {
+    testing::check(
+        "expert_replays_give_the_same_bits_beside_a_busy_stream_at_k26_sizes",
+        "k26-tp8",
+        CHECKS[3].1,
+    );
+}
+
+#[test]
+fn expert_replays_give_the_same_bits_beside_a_busy_stream_at_demo_sizes() {
+    testing::check(
+        "expert_replays_give_the_same_bits_beside_a_busy_stream_at_demo_sizes",
+        "demo-tp1",
+        CHECKS[3].1,
+    );
+}

@@ -14,7 +14,7 @@ __device__ __forceinline__ void moe_gate_up(Int4G32 w, const __nv_bfloat16* x, c
   ptx::grid_dependency_launch();
   const int g = threadIdx.x % 32 / 4;
   moe::all_products<U, S>(
-      w.blocks, plan, entries, [&](int place) { return x + int64_t(ptx::load4(rows + place)) * U::K; },
+      w.blocks, plan, entries, x, [&](int place) { return ptx::load4(rows + place); },
       [&](int unit, int m, int place, int valid, const float(&sum)[4]) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {

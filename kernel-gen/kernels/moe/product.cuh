@@ -105,13 +105,13 @@ __device__ __forceinline__ void product(R& ring, Joint<U>& joint, Rows<NT>& rows
         Tokens<NT>(&next)[2] = tokens[(b + 1) % U::PER_STAGE];
         load<NT>(rows, 2 * b + 2, next[0]), load<NT>(rows, 2 * b + 3, next[1]);
       }
-      if (b + 1 == U::PER_STAGE) ring.pop();
       multiply<NT>({words[0].x, words[1].x}, {words[0].y, words[1].y}, {scales[0].x, scales[1].x}, own[0], bias, sum);
       if (!EARLY) load<NT>(rows, 2 * b + 1, own[1]);
       multiply<NT>({words[0].z, words[1].z}, {words[0].w, words[1].w}, {scales[0].y, scales[1].y}, own[1], bias, sum);
     }
 #pragma unroll
     for (int j = 0; j < NT; ++j) rows.at[j] += U::PER_STAGE * BLOCK_K;
+    ring.pop();
   }
   if constexpr (U::SEGS == 1) {
 #pragma unroll
@@ -163,8 +163,8 @@ __device__ __forceinline__ void with_tiles(int tiles, Run run) {
 // segment; `store(unit, m, place, valid, sums)` takes the sums of rows g and g + 8 of tile m for two places from `place`,
 // of which `valid` exist.
 template <class U, class S, class Row, class Store>
-__device__ __forceinline__ void products(const void* weights, const int32_t* plan, const int32_t* entries, Row row,
-                                         Store store, void (*ready)()) {
+__device__ __forceinline__ void products(const void* weights, const int32_t* plan, const int32_t* entries,
+                                         const __nv_bfloat16* values, Row row, Store store, void (*ready)()) {
   constexpr int TEAMS = U::WARPS / U::SEGS;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int team = warp / U::SEGS, segment = warp % U::SEGS;
@@ -187,11 +187,11 @@ __device__ __forceinline__ void products(const void* weights, const int32_t* pla
   Own ring{S::ring() + warp * U::STAGES * Own::STAGE_BYTES,
                bars,
                static_cast<const unsigned char*>(weights),
-               segment * (U::BLOCKS * BLOCK_BYTES),
+               segment * U::BLOCKS,
                entries,
                &walk + 1};
+  walk.begin(plan, entries, place * TEAMS + team, gridDim.x * TEAMS);
   if (ptx::elect_one()) {
-    walk.begin(plan, entries, place * TEAMS + team, gridDim.x * TEAMS);
     ring.ahead[0] = walk;
     ring.start();
   }
@@ -210,7 +210,7 @@ __device__ __forceinline__ void products(const void* weights, const int32_t* pla
 #pragma unroll
       for (int j = 0; j < NT; ++j) {
         from.real[j] = 8 * j + g < rows;
-        from.at[j] = row(first + (from.real[j] ? 8 * j + g : 0)) + segment * U::SEG + 8 * t;
+        from.at[j] = values + int64_t(row(first + (from.real[j] ? 8 * j + g : 0))) * U::K + segment * U::SEG + 8 * t;
       }
       product<U, S, NT>(ring, joint, from, segment, [&](int m, int j, const float(&sums)[4]) {
         store(unit, m, first + 8 * j + 2 * t, rows - (8 * j + 2 * t), sums);

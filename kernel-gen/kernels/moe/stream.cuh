@@ -4,7 +4,7 @@
 // K, an item one unit for one slab of at most SLAB rows of one expert. The items of a launch are numbered expert by expert,
 // unit by unit, slab by slab, and a team takes an equal, contiguous share, so only neighbours read the same weights.
 //
-// A warp has a ring of its own and fills it itself, one block ahead for each that it has taken out: no other warp is waited
+// A warp has a ring of its own and fills it itself, a stage for each that it has read: no other warp is waited
 // for, and the ring runs ahead over the ends of items, whose addresses depend on the routing alone.
 #pragma once
 
@@ -53,26 +53,29 @@ struct Walk {
     step = slab = 0;
   }
 
-  // The share of `team` of `teams`. `plan` holds the number of entries, then the cost of all.
+  // The share of `team` of `teams`, found by a whole warp. `plan` holds the number of entries, at most 1024, then the cost of
+  // all.
   __device__ __forceinline__ void begin(const int32_t* plan, const int32_t* entries, int team, int teams) {
     const int count = ptx::load4(plan), total = ptx::load4(plan + 1) * STEPS;
-    const int from = int(int64_t(total) * team / teams);
-    end = int(int64_t(total) * (team + 1) / teams);
-    cost = from;
-    if (done()) return;
-    int low = 0, high = count;  // the last entry that starts at or before `from`
-    while (high - low > 1) {
-      const int middle = (low + high) / 2;
-      if (ptx::load4(entries + 4 * middle + 3) * STEPS <= from)
-        low = middle;
-      else
-        high = middle;
+    const int from = int(int64_t(total) * team / teams), to = int(int64_t(total) * (team + 1) / teams);
+    // The last entry that starts at or before `from`: of 32, then of those up to the next of the 32.
+    const int lane = threadIdx.x % 32, stride = (count + 31) / 32;
+    const auto starts_before = [&](int index) {
+      return index < count && ptx::load4(entries + 4 * index + 3) * STEPS <= from;
+    };
+    int at = (__popc(__ballot_sync(0xffffffffu, starts_before(lane * stride))) - 1) * stride;
+    at += __popc(__ballot_sync(0xffffffffu, lane < stride && starts_before(at + lane))) - 1;
+    if (ptx::elect_one()) {
+      cost = from, end = to;
+      if (!done()) {
+        enter(entries, at);
+        const int each = entry_cost(entry.rows, U::SLAB);
+        step = (from - entry.cost_before * STEPS) / each;
+        cost = entry.cost_before * STEPS + step * each;
+        while (cost < from) next(entries);
+      }
     }
-    enter(entries, low);
-    const int each = entry_cost(entry.rows, U::SLAB);
-    step = (from - entry.cost_before * STEPS) / each;
-    cost = entry.cost_before * STEPS + step * each;
-    while (cost < from) next(entries);
+    __syncwarp();
   }
 
   __device__ __forceinline__ void next(const int32_t* entries) {
@@ -84,7 +87,8 @@ struct Walk {
 };
 
 // One warp's stages of PER_STAGE blocks, item by item: LENGTH blocks, in each item, of the unit that is UNITS_A_STEP times
-// its step and an offset in `weights`. `from` and `left` belong to the elected lane, which alone requests stages.
+// its step and `offset` blocks in `weights`. `from`, the next block, and `left`, the stages to come of the item, belong to the
+// elected lane, which alone requests stages.
 template <class U, int STEPS, int LENGTH>
 struct Ring {
   static constexpr int STAGE_BYTES = U::PER_STAGE * BLOCK_BYTES, UNITS_A_STEP = U::UNITS / STEPS;
@@ -94,44 +98,49 @@ struct Ring {
   int offset;
   const int32_t* entries;
   Walk<U, STEPS>* ahead;
-  const unsigned char* from;
-  int left, slot;
+  int from, left, slot;
   uint32_t parity;
 
   __device__ __forceinline__ void point() {
-    const int64_t unit = int64_t(ahead->entry.expert) * U::UNITS + ahead->step * UNITS_A_STEP;
-    from = weights + (unit * (U::K / BLOCK_K * BLOCK_BYTES) + offset);
+    from = (ahead->entry.expert * U::UNITS + ahead->step * UNITS_A_STEP) * (U::K / BLOCK_K) + offset;
     left = ahead->done() ? 0 : LENGTH / U::PER_STAGE;
   }
 
-  // The elected lane, once its walk is at its first item.
+  // The elected lane, once its walk is at its first item. The last slot is the first that `front` fills.
   __device__ __forceinline__ void start() {
     point();
 #pragma unroll 1
-    for (int i = 0; i < U::STAGES; ++i) request(i);
+    for (int i = 0; i + 1 < U::STAGES; ++i) request(i);
   }
 
   // Fills slot `to` with the next stage, if there is one. The elected lane.
   __device__ __forceinline__ void request(int to) {
     if (left == 0) return;
     ptx::barrier_arrive_expect(full + to, STAGE_BYTES);
-    ptx::bulk_load(slots + to * STAGE_BYTES, from, STAGE_BYTES, full + to, ptx::evict_first());
-    from += STAGE_BYTES;
+    ptx::bulk_load(slots + to * STAGE_BYTES, weights + int64_t(from) * BLOCK_BYTES, STAGE_BYTES, full + to,
+                   ptx::evict_first());
+    from += U::PER_STAGE;
     if (--left > 0) return;
     ahead->next(entries);
     point();
   }
 
-  // The next stage, once it is there.
+  __device__ __forceinline__ int slot_before() const { return (slot == 0 ? U::STAGES : slot) - 1; }
+
+  // The next stage, once it is there. No lane reads the one before it any more, whose slot is filled again: lanes are ordered
+  // among each other by __syncwarp, but their reads and the copy only by the fence.
   __device__ __forceinline__ const unsigned char* front() {
+    __syncwarp();
+    if (ptx::elect_one()) {
+      ptx::copies_after_accesses();
+      request(slot_before());
+    }
     ptx::barrier_wait(full + slot, parity);
     return slots + slot * STAGE_BYTES;
   }
 
-  // Gives the stage back: all lanes have read what they need of it.
+  // Goes on to the stage after this one.
   __device__ __forceinline__ void pop() {
-    __syncwarp();
-    if (ptx::elect_one()) request(slot);
     if (++slot == U::STAGES) slot = 0, parity ^= 1;
   }
 };

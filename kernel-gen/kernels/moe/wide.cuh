@@ -25,16 +25,6 @@ struct Wide {
 // that the eight rows that a warp reads at once lie in different banks.
 __device__ __forceinline__ int chunk_place(int row, int chunk) { return chunk ^ ((row & 1) << 2); }
 
-// A place in the ring of stages of rows.
-template <class U>
-struct Turn {
-  int slot = 0;
-  uint32_t parity = 0;
-  __device__ __forceinline__ void next() {
-    if (++slot == U::ROW_STAGES) slot = 0, parity ^= 1;
-  }
-};
-
 // What one warp does to bring rows: AT_ONCE of each AT_ONCE * WARPS neighbouring ones. `row(place)` as in products.
 template <class U, class S, class Row>
 struct Bringer {
@@ -42,9 +32,9 @@ struct Bringer {
   typename W::Steps& walk;
   const int32_t* entries;
   Row row;
-  const __nv_bfloat16* from[W::OWN];
+  const __nv_bfloat16* values;
+  int from[W::OWN];
   int rows, stage;
-  Turn<U> turn;
 
   static __device__ __forceinline__ int own(int i) {
     return (i * U::WARPS + int(threadIdx.x) / 32) * W::AT_ONCE + int(threadIdx.x) % 32 / W::CHUNKS;
@@ -56,24 +46,23 @@ struct Bringer {
     const int first = walk.first();
     rows = walk.rows();
 #pragma unroll
-    for (int i = 0; i < W::OWN; ++i) from[i] = row(first + (own(i) < rows ? own(i) : 0)) + int(threadIdx.x) % W::CHUNKS * 8;
+    for (int i = 0; i < W::OWN; ++i) from[i] = row(first + (own(i) < rows ? own(i) : 0)) * U::K + int(threadIdx.x) % W::CHUNKS * 8;
   }
 
-  // The next stage, if there is one.
-  __device__ __forceinline__ void bring() {
+  // The next stage, if there is one, to `slot` for its use of this parity.
+  __device__ __forceinline__ void bring(int slot, uint32_t parity) {
     if (walk.done()) return;
-    ptx::barrier_wait(S::vacant() + turn.slot, turn.parity ^ 1);
-    const uint32_t to = ptx::shared_address(S::tokens() + turn.slot * W::TOKEN_BYTES);
+    ptx::barrier_wait(S::vacant() + slot, parity ^ 1);
+    const uint32_t to = ptx::shared_address(S::tokens() + slot * W::TOKEN_BYTES);
 #pragma unroll
     for (int i = 0; i < W::OWN; ++i) {
       // Rows that fill the last tile are 0: they cost no traffic and little power.
       if (own(i) >= (rows + 7) / 8 * 8) continue;
-      ptx::copy16(to + own(i) * W::ROW_BYTES + 16 * chunk_place(own(i), int(threadIdx.x) % W::CHUNKS), from[i],
-                  own(i) < rows);
+      ptx::copy16(to + own(i) * W::ROW_BYTES + 16 * chunk_place(own(i), int(threadIdx.x) % W::CHUNKS),
+                  values + from[i], own(i) < rows);
       from[i] += W::DEPTH;
     }
-    ptx::barrier_arrive_copies(S::landed() + turn.slot);
-    turn.next();
+    ptx::barrier_arrive_copies(S::landed() + slot);
     if (++stage < W::STAGES) return;
     __syncwarp();
     if (threadIdx.x % 32 == 0) walk.next(entries);
@@ -84,10 +73,12 @@ struct Bringer {
 
 // Sums of one step of one warp.
 template <class U, class S, int NT, class B, class Store>
-__device__ __forceinline__ void wide_product(typename Wide<U>::Own& ring, Turn<U>& turn, B& bringer, Store store) {
+__device__ __forceinline__ void wide_product(typename Wide<U>::Own& ring, B& bringer, Store store) {
   using W = Wide<U>;
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const uint4 bias = ptx::load_shared16(S::bias());
+  // The sum of the segments so far is touched once in many blocks: it waits in shared memory where registers are short.
+  float4* totals = reinterpret_cast<float4*>(S::totals()) + int(threadIdx.x) / 32 * (U::SLAB / 8 * 64) + lane;
   // From -0, to which every number adds unchanged.
   float total[2][NT][4];
 #pragma unroll
@@ -97,10 +88,11 @@ __device__ __forceinline__ void wide_product(typename Wide<U>::Own& ring, Turn<U
     float sum[2][NT][4] = {};
 #pragma unroll 1
     for (int stage = 0; stage < W::A_SEGMENT; ++stage) {
-      ptx::barrier_wait(S::landed() + turn.slot, turn.parity);
-      const unsigned char* rows = S::tokens() + turn.slot * W::TOKEN_BYTES + g * W::ROW_BYTES;
       const unsigned char* at = ring.front();
-#pragma unroll
+      ptx::barrier_wait(S::landed() + ring.slot, ring.parity);
+      const unsigned char* rows = S::tokens() + ring.slot * W::TOKEN_BYTES + g * W::ROW_BYTES;
+// Unrolled, many tiles would need more registers than there are.
+#pragma unroll(U::SHARE_TOTALS ? U::PER_STAGE : 1)
       for (int b = 0; b < U::PER_STAGE; ++b, at += BLOCK_BYTES) {
         uint4 words[2];
         uint2 scales[2];
@@ -117,50 +109,55 @@ __device__ __forceinline__ void wide_product(typename Wide<U>::Own& ring, Turn<U
         };
         Tokens<NT> first, second;
         tokens(2 * b, first);
-        if (b + 1 == U::PER_STAGE) ring.pop();
         multiply<NT>({words[0].x, words[1].x}, {words[0].y, words[1].y}, {scales[0].x, scales[1].x}, first, bias, sum);
         tokens(2 * b + 1, second);
         multiply<NT>({words[0].z, words[1].z}, {words[0].w, words[1].w}, {scales[0].y, scales[1].y}, second, bias, sum);
       }
       __syncwarp();
-      if (lane == 0) ptx::barrier_arrive(S::vacant() + turn.slot);
-      turn.next();
-      bringer.bring();
+      if (lane == 0) ptx::barrier_arrive(S::vacant() + ring.slot);
+      bringer.bring(ring.slot_before(), ring.slot == 0 ? ring.parity : ring.parity ^ 1);
+      ring.pop();
     }
-    if constexpr (U::SEGS == 1) {
+    const bool last = segment + 1 == U::SEGS;
 #pragma unroll
-      for (int m = 0; m < 2; ++m)
+    for (int m = 0; m < 2; ++m)
 #pragma unroll
-        for (int j = 0; j < NT; ++j) store(m, j, sum[m][j]);
-      return;
-    } else {
+      for (int j = 0; j < NT; ++j) {
+        float(&own)[4] = sum[m][j];
+        if constexpr (U::SHARE_TOTALS) {
+          float4& before = totals[(m * NT + j) * 32];
+          if (segment > 0) own[0] += before.x, own[1] += before.y, own[2] += before.z, own[3] += before.w;
+          if (last)
+            store(m, j, own);
+          else
+            before = make_float4(own[0], own[1], own[2], own[3]);
+        } else {
 #pragma unroll
-      for (int m = 0; m < 2; ++m)
-#pragma unroll
-        for (int j = 0; j < NT; ++j)
-#pragma unroll
-          for (int i = 0; i < 4; ++i) total[m][j][i] += sum[m][j][i];
-      if (segment + 1 < U::SEGS) continue;
+          for (int i = 0; i < 4; ++i) total[m][j][i] += own[i];
+        }
+      }
+    if (!last) continue;
+    if constexpr (!U::SHARE_TOTALS) {
 #pragma unroll
       for (int m = 0; m < 2; ++m)
 #pragma unroll
         for (int j = 0; j < NT; ++j) store(m, j, total[m][j]);
-      return;
     }
+    return;
   }
 }
 
 // As products.
 template <class U, class S, class Row, class Store>
-__device__ __forceinline__ void wide_products(const void* weights, const int32_t* plan, const int32_t* entries, Row row,
-                                              Store store, void (*ready)()) {
+__device__ __forceinline__ void wide_products(const void* weights, const int32_t* plan, const int32_t* entries,
+                                              const __nv_bfloat16* values, Row row, Store store, void (*ready)()) {
   using W = Wide<U>;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, t = lane % 4;
   uint64_t* bars = S::bars() + warp * U::STAGES;
   if (lane == 0)
     for (int i = 0; i < U::STAGES; ++i) ptx::barrier_init(bars + i, 1);
   if (threadIdx.x == 0) {
-    for (int i = 0; i < U::ROW_STAGES; ++i) {
+    for (int i = 0; i < U::STAGES; ++i) {
       ptx::barrier_init(S::landed() + i, 32 * U::WARPS);
       ptx::barrier_init(S::vacant() + i, U::WARPS);
     }
@@ -173,42 +170,41 @@ __device__ __forceinline__ void wide_products(const void* weights, const int32_t
   typename W::Own ring{S::ring() + warp * U::STAGES * W::Own::STAGE_BYTES,
                        bars,
                        static_cast<const unsigned char*>(weights),
-                       warp * (U::K / BLOCK_K * BLOCK_BYTES),
+                       warp * (U::K / BLOCK_K),
                        entries,
                        walks + 1};
+  walk.begin(plan, entries, blockIdx.x, gridDim.x);
   if (ptx::elect_one()) {
-    walk.begin(plan, entries, blockIdx.x, gridDim.x);
     walks[1] = walks[2] = walk;
     ring.start();
   }
   __syncwarp();
   ready();
-  Bringer<U, S, Row> bringer{walks[2], entries, row};
+  Bringer<U, S, Row> bringer{walks[2], entries, row, values};
   bringer.enter();
 #pragma unroll 1
-  for (int i = 1; i < U::ROW_STAGES; ++i) bringer.bring();
-  Turn<U> turn;
+  for (int i = 0; i + 1 < U::STAGES; ++i) bringer.bring(i, 0);
   while (!walk.done()) {
-    const int first = walk.first(), rows = walk.rows(), unit = walk.step * U::WARPS + warp;
+    with_tiles<U::SLAB / 8>((walk.rows() + 7) / 8, [&](auto tiles) {
+      wide_product<U, S, decltype(tiles)::value>(ring, bringer, [&](int m, int j, const float(&sums)[4]) {
+        const int column = 8 * j + 2 * t;
+        store(walk.step * U::WARPS + warp, m, walk.first() + column, walk.rows() - column, sums);
+      });
+    });
     __syncwarp();
     if (lane == 0) walk.next(entries);
     __syncwarp();
-    with_tiles<U::SLAB / 8>((rows + 7) / 8, [&](auto tiles) {
-      wide_product<U, S, decltype(tiles)::value>(ring, turn, bringer, [&](int m, int j, const float(&sums)[4]) {
-        store(unit, m, first + 8 * j + 2 * t, rows - (8 * j + 2 * t), sums);
-      });
-    });
   }
 }
 
 // In the form that the unit is declared with.
 template <class U, class S, class Row, class Store>
-__device__ __forceinline__ void all_products(const void* weights, const int32_t* plan, const int32_t* entries, Row row,
-                                             Store store, void (*ready)()) {
+__device__ __forceinline__ void all_products(const void* weights, const int32_t* plan, const int32_t* entries,
+                                             const __nv_bfloat16* values, Row row, Store store, void (*ready)()) {
   if constexpr (U::WIDE)
-    wide_products<U, S>(weights, plan, entries, row, store, ready);
+    wide_products<U, S>(weights, plan, entries, values, row, store, ready);
   else
-    products<U, S>(weights, plan, entries, row, store, ready);
+    products<U, S>(weights, plan, entries, values, row, store, ready);
 }
 
 }  // namespace moe

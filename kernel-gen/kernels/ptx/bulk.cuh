@@ -43,6 +43,10 @@ __device__ __forceinline__ bool elect_one() {
   return elected != 0;
 }
 
+// Orders accesses to shared memory in front of copies into it that this thread asks for next: its own, and those of threads
+// that it has synchronised with. A barrier of threads alone does not (PTX ISA: proxies, fence.proxy).
+__device__ __forceinline__ void copies_after_accesses() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
 // L2 policy for data that is read once.
 __device__ __forceinline__ uint64_t evict_first() {
   uint64_t policy;

@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "moe_down",
-    contract: "45d058d3ed6c1db6",
+    contract: "d56d6c965f2bb8f6",
     variants: &["narrow", "wide", "tall"],
     cooperative: false,
     pdl: true,
@@ -104,7 +104,7 @@ fn eligible(_: &str, _: Dims, _e: i64, _r: i64) -> Option<bool> {
 fn preferred(variant: &str, _: Dims, _e: i64, r: i64) -> Option<bool> {
     Some(
         match variant {
-            "narrow" => r <= 768,
+            "narrow" => r <= 1024,
             "wide" => r <= 5120,
             _ => true,
         },

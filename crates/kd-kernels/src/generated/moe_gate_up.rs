@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "moe_gate_up",
-    contract: "7232b29560ddc67d",
+    contract: "99295b605327e19b",
     variants: &["narrow", "wide", "tall"],
     cooperative: false,
     pdl: true,
@@ -109,7 +109,7 @@ fn eligible(_: &str, _: Dims, _e: i64, _m: i64, _r: i64) -> Option<bool> {
 fn preferred(variant: &str, _: Dims, _e: i64, m: i64, _r: i64) -> Option<bool> {
     Some(
         match variant {
-            "narrow" => m <= 96,
+            "narrow" => m <= 128,
             "wide" => m <= 640,
             _ => true,
         },

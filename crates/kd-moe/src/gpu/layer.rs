@@ -67,8 +67,8 @@ impl Form {
     /// The one to take for `rows` rows: where their times cross on the measured device (docs/kernels/moe.md).
     fn preferred(rows: usize) -> Self {
         match rows {
-            0..=96 => Self::Narrow,
-            97..=640 => Self::Wide,
+            0..=128 => Self::Narrow,
+            129..=640 => Self::Wide,
             _ => Self::Tall,
         }
     }

@@ -7,8 +7,12 @@ use kd_kernels::selftest::{Check, Failure, Outcome, run};
 use kd_kernels::{Device, Kernels};
 
 /// The checks of this crate by the name of what they cover.
-pub const CHECKS: [(&str, Check); 3] =
-    [("router", router::check), ("experts", experts::check), ("expert_routings", experts::check_routings)];
+pub const CHECKS: [(&str, Check); 4] = [
+    ("router", router::check),
+    ("experts", experts::check),
+    ("expert_routings", experts::check_routings),
+    ("expert_replays", experts::check_replays),
+];
 
 /// Runs every check of this crate on the units that `kernels` has.
 ///
