@@ -184,11 +184,12 @@ __device__ __forceinline__ void product(const __nv_bfloat16* x, const __nv_bfloa
   const int row = tile * U::ROWS, token = blockIdx.y * U::TOKENS;
   const __nv_bfloat16 *weights = w + int64_t(row) * U::K, *tokens = x + int64_t(token) * U::PITCH;
   if constexpr (U::FEEDERS == 0) {
-    ptx::grid_dependency_launch();
     const int first = At::first(At::segment(0));
     multiply_shared<U, S>(ring, Copies<U, U::ROWS, U::K>(ring, weights, N - row, first),
                           Copies<U, U::TOKENS, U::PITCH>(ring + At::WEIGHT_BYTES, tokens, M - token, first),
                           [] { ptx::grid_dependency_wait(); });
+    // Not before: CTAs of the kernel behind would take the second place on some SMs, and pairs of this one share others.
+    ptx::grid_dependency_launch();
   } else {
     if (threadIdx.x < U::SLOTS) {
       ptx::barrier_init(S::full() + threadIdx.x, 32 * (U::FEEDERS + 1));

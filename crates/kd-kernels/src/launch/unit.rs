@@ -72,13 +72,6 @@ impl LoadedUnit {
             // SAFETY: the function belongs to the module above; the driver refuses a size it cannot give.
             unsafe { sys::cuFuncSetAttribute(unit.function, limit, bytes) }.result().map_err(failed)?;
         }
-        if row.cluster > 1 {
-            // By default the CTAs of a cluster are packed onto as few SMs as hold them, though others may be idle.
-            let policy = CUfunction_attribute::CU_FUNC_ATTRIBUTE_CLUSTER_SCHEDULING_POLICY_PREFERENCE;
-            let spread = sys::CUclusterSchedulingPolicy::CU_CLUSTER_SCHEDULING_POLICY_SPREAD as i32;
-            // SAFETY: the function belongs to the module above.
-            unsafe { sys::cuFuncSetAttribute(unit.function, policy, spread) }.result().map_err(failed)?;
-        }
         unit.resident = unit.count_resident().map_err(failed)?;
         Ok(unit)
     }
