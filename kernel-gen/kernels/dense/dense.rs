@@ -9,13 +9,13 @@ family! { dense, template "dense/dense.cuh";
   variant n16 { MT = 1, NT = 2, WR = 1, WT = 1, SPLIT = 1, WHOLE = 0, STEP = 64, DEPTH = 6, FEEDERS = 2 }
               when N % 4 == 0 prefer M <= max(16, min(64, 160000000 / (max(N, 1) * K)))
   variant v40 { MT = 1, NT = 5, WR = 3, WT = 1, SPLIT = 1, WHOLE = 1, STEP = 64, DEPTH = 8, FEEDERS = 2 }
-              when N % 4 == 0 prefer M <= 40 && N > 8192 && K <= 2048
+              when N % 4 == 0 && K <= 2048 prefer M <= 40 && N > 8192
   variant v64 { MT = 3, NT = 2, WR = 1, WT = 4, SPLIT = 1, WHOLE = 1, STEP = 64, DEPTH = 6, FEEDERS = 1 }
-              when N % 4 == 0 prefer M <= 64 && N > 8192 && K <= 2048
+              when N % 4 == 0 && K <= 2048 prefer M <= 64 && N > 8192
   variant h40 { MT = 1, NT = 5, WR = 5, WT = 1, SPLIT = 1, WHOLE = 1, STEP = 64, DEPTH = 6, FEEDERS = 2 }
-              when N % 4 == 0 prefer M <= 40 && N > 16384
+              when N % 4 == 0 && K > 4096 prefer M <= 40 && N > 16384
   variant h64 { MT = 5, NT = 2, WR = 1, WT = 4, SPLIT = 1, WHOLE = 1, STEP = 64, DEPTH = 5, FEEDERS = 1 }
-              when N % 4 == 0 prefer M <= 64 && N > 16384
+              when N % 4 == 0 && K > 4096 prefer M <= 64 && N > 16384
   variant r40 { MT = 1, NT = 5, WR = 4, WT = 1, SPLIT = 8, WHOLE = 0, STEP = 64, DEPTH = 7, FEEDERS = 1 }
               when N % 4 == 0 prefer M <= 40 && N * K <= 40000000
   variant n32 { MT = 2, NT = 4, WR = 2, WT = 1, SPLIT = 2, WHOLE = 0, STEP = 64, DEPTH = 4, FEEDERS = 2 }

@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "dense",
-    contract: "df6c08b8f3c96d91",
+    contract: "e09a49f825a2fc79",
     variants: &[
         "n8",
         "n16",
@@ -134,8 +134,8 @@ fn preferred(variant: &str, Dims { k, .. }: Dims, m: i64, n: i64) -> Option<bool
                         )?,
                     )?
             }
-            "v40" => m <= 40 && n > 8192 && k <= 2048,
-            "v64" => m <= 64 && n > 8192 && k <= 2048,
+            "v40" => m <= 40 && n > 8192,
+            "v64" => m <= 64 && n > 8192,
             "h40" => m <= 40 && n > 16384,
             "h64" => m <= 64 && n > 16384,
             "r40" => m <= 40 && arith::mul(n, k)? <= 40000000,
