@@ -6,8 +6,8 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "router",
-    contract: "23a0d52f8e3271ee",
-    variants: &["r40", "r48", "p112"],
+    contract: "c3e94c9ccaea57c0",
+    variants: &["r8", "r16", "r40", "r48", "p112"],
     cooperative: false,
     pdl: true,
 };
@@ -126,6 +126,8 @@ fn eligible(_: &str, _: Dims, _m: i64) -> Option<bool> {
 fn preferred(variant: &str, _: Dims, m: i64) -> Option<bool> {
     Some(
         match variant {
+            "r8" => m <= 8,
+            "r16" => m <= 16,
             "r40" => m <= 40,
             "r48" => m <= 264,
             _ => true,
