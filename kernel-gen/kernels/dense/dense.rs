@@ -19,7 +19,7 @@ family! { dense, template "dense/dense.cuh";
   variant r40 { MT = 1, NT = 5, WR = 4, WT = 1, SPLIT = 8, WHOLE = 0, STEP = 64, DEPTH = 7, FEEDERS = 1 }
               when N % 4 == 0 prefer M <= 40 && N * K <= 40000000
   variant n32 { MT = 2, NT = 4, WR = 2, WT = 1, SPLIT = 2, WHOLE = 0, STEP = 64, DEPTH = 4, FEEDERS = 2 }
-              when N % 4 == 0 prefer M <= 64 && N <= 4096
+              when N % 4 == 0 prefer M <= 64 && N <= 4096 && N > 1920
   variant r64 { MT = 2, NT = 4, WR = 2, WT = 2, SPLIT = 8, WHOLE = 0, STEP = 64, DEPTH = 6, FEEDERS = 2 }
               when N % 4 == 0 prefer M <= 64 && N * K <= 40000000
   variant n40 { MT = 2, NT = 5, WR = 4, WT = 1, SPLIT = 8, WHOLE = 0, STEP = 64, DEPTH = 4, FEEDERS = 2 } when N % 4 == 0 prefer M <= 40

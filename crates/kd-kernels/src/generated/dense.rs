@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "dense",
-    contract: "e09a49f825a2fc79",
+    contract: "8c3d12d0a9c4da39",
     variants: &[
         "n8",
         "n16",
@@ -139,7 +139,7 @@ fn preferred(variant: &str, Dims { k, .. }: Dims, m: i64, n: i64) -> Option<bool
             "h40" => m <= 40 && n > 16384,
             "h64" => m <= 64 && n > 16384,
             "r40" => m <= 40 && arith::mul(n, k)? <= 40000000,
-            "n32" => m <= 64 && n <= 4096,
+            "n32" => m <= 64 && n <= 4096 && n > 1920,
             "r64" => m <= 64 && arith::mul(n, k)? <= 40000000,
             "n40" => m <= 40,
             "n64" => m <= arith::max(64, arith::div(420000, arith::max(n, 1)?)?)?,
