@@ -108,8 +108,7 @@ fn append(stream: &Stream, kernels: &Kernels, c: usize, r: usize) -> Result<Rows
     let width = c + r;
     let rows = OPERAND.div_ceil(width * size_of::<bf16>());
     let (dim_c, dim_r) = (i64::try_from(c).unwrap_or(i64::MAX), i64::try_from(r).unwrap_or(i64::MAX));
-    let kernel =
-        latent_append::LatentAppend::load(kernels, latent_append::Dims { c: dim_c, r: dim_r })?;
+    let kernel = latent_append::LatentAppend::load(kernels, latent_append::Dims { c: dim_c, r: dim_r })?;
     let indices = |modulus: usize| -> Vec<i32> { (0..rows).map(|row| (row % modulus) as i32).collect() };
     let mut own = (
         kernel,
