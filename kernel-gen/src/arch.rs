@@ -13,6 +13,8 @@ pub struct Arch {
     pub smem_per_cta: i64,
     /// Shared memory of one SM, in bytes; each resident CTA takes [`Arch::SMEM_RESERVED`] more than it asks for.
     pub smem_per_sm: i64,
+    /// Most threads of all CTAs on one SM.
+    pub threads_per_sm: i64,
     /// The compiler's name of the virtual architecture that the image is made through.
     pub compute: &'static str,
     /// Whether the PTX is kept beside the SASS, for devices newer than this release. The PTX of an architecture with
@@ -27,6 +29,7 @@ pub const ARCHS: [Arch; 2] = [
         capability: (12, 0),
         smem_per_cta: 101_376,
         smem_per_sm: 102_400,
+        threads_per_sm: 1536,
         compute: "compute_120",
         keeps_ptx: true,
     },
@@ -35,6 +38,7 @@ pub const ARCHS: [Arch; 2] = [
         capability: (9, 0),
         smem_per_cta: 232_448,
         smem_per_sm: 233_472,
+        threads_per_sm: 2048,
         compute: "compute_90a",
         keeps_ptx: false,
     },

@@ -38,7 +38,8 @@ impl Unit {
     /// Checks the unit against the limits of `arch`, before any compiler runs.
     ///
     /// # Errors
-    /// Shared memory over the limit of a CTA, or of an SM that must hold `min_ctas` of them (a cooperative launch).
+    /// Shared memory over the limit of a CTA; `min_ctas` CTAs with more threads than an SM holds, or, in a cooperative
+    /// launch, with more shared memory.
     pub fn fits(&self, family: &Family, arch: &Arch) -> Result<(), Diagnostic> {
         let fail = |at, message: String| Err(Diagnostic::new(&family.file, at, message));
         let (bytes, unit, name) = (self.layout.bytes, &self.name, arch.name);
@@ -48,6 +49,15 @@ impl Unit {
             return fail(
                 at,
                 format!("{unit}: shared memory {bytes} B is over the {limit} B of {name} ({formula})"),
+            );
+        }
+        if self.min_ctas * self.block > arch.threads_per_sm {
+            let (ctas, block, limit) = (self.min_ctas, self.block, arch.threads_per_sm);
+            return fail(
+                family.launch.at,
+                format!(
+                    "{unit}: min_ctas {ctas} of {block} threads are over the {limit} threads of an SM of {name}"
+                ),
             );
         }
         let resident = self.min_ctas.saturating_mul(bytes + Arch::SMEM_RESERVED);

@@ -1,6 +1,6 @@
 //! Faults in a declaration are refused with their place; good ones expand for any profile.
 
-use kernel_gen::{ARCHS, Arch, Catalog, Profile, emit, expand, kernels_dir, parse_families};
+use kernel_gen::{ARCHS, Arch, Catalog, Family, Profile, emit, expand, kernels_dir, parse_families};
 use proptest::prelude::*;
 
 /// A whole declaration, with each part open to a fault.
@@ -101,6 +101,25 @@ fn oversized_shared_memory_is_refused_with_formula_and_limit() {
         unit.fits(family, &ARCHS[0]).expect_err("too large").to_string().contains("2 CTAs of 76928 + 1024 B")
     );
     assert!(unit.fits(family, &Arch::named("sm_90a").expect("an architecture")).is_ok());
+}
+
+#[test]
+fn more_threads_than_an_sm_holds_are_refused_where_they_are_declared() {
+    let family = |min_ctas: u32| {
+        let source = GOOD.replace("block 32 * 4", &format!("block 32 * 16, min_ctas {min_ctas}"));
+        parse_families("probe.rs", &source).expect("parsed").remove(0)
+    };
+    let fits = |family: &Family, name: &str| {
+        let unit = &expand(family, &Profile::named("demo-tp1").expect("a profile")).expect("units")[0];
+        unit.fits(family, &Arch::named(name).expect("an architecture")).map_err(|error| error.to_string())
+    };
+    assert_eq!(fits(&family(3), "sm_120"), Ok(()));
+    assert_eq!(fits(&family(4), "sm_90a"), Ok(()));
+    let message = fits(&family(4), "sm_120").expect_err("too many");
+    assert!(
+        message.contains("min_ctas 4 of 512 threads are over the 1536 threads of an SM of sm_120"),
+        "{message}"
+    );
 }
 
 #[test]

@@ -7,7 +7,8 @@
 // producer warps keep a ring of blocks full: the weights' first of them before the kernel in front has finished.
 #pragma once
 
-#include "kd/base.cuh"
+#include "dense/shape.cuh"
+#include "dense/shared.cuh"
 #include "ptx/bulk.cuh"
 #include "ptx/cluster.cuh"
 #include "ptx/copy.cuh"
@@ -17,34 +18,6 @@
 
 namespace kd {
 namespace gemm {
-
-// Rows of a slot are STEP values; its vectors of 16 bytes are permuted so that equal vectors of eight consecutive rows lie
-// in different banks.
-template <class U>
-__device__ __forceinline__ uint32_t place(int row, int vector) {
-  constexpr int VECS = U::STEP / 8;
-  return row * (U::STEP * 2) + ((vector ^ (row / (8 / VECS) % VECS)) << 4);
-}
-
-template <class U>
-struct Shape {
-  static constexpr int ROW_BYTES = U::STEP * 2, BLOCKS = (U::K + U::STEP - 1) / U::STEP;
-  static constexpr int WEIGHT_BYTES = U::ROWS * ROW_BYTES, TOKEN_BYTES = U::TOKENS * ROW_BYTES;
-  static constexpr int GROUP_BYTES = WEIGHT_BYTES + TOKEN_BYTES, SLOT_BYTES = U::GROUPS * GROUP_BYTES;
-  static constexpr int CONSUMERS = 32 * U::WR * U::WT * U::GROUPS;
-  // The first block of segment `segment`: segments are cut at multiples of 64.
-  __host__ __device__ static constexpr int first(int segment) {
-    return (segment < U::SEGS ? segment * ((U::K + 63) / 64) / U::SEGS : (U::K + 63) / 64) * (64 / U::STEP);
-  }
-  static constexpr bool EVEN = (U::K + 63) / 64 % U::SEGS == 0 && U::GROUPS * U::RUN * U::CTAS == U::SEGS;
-  // Steps of the group with most blocks.
-  static constexpr int STEPS =
-      (U::RUN == U::SEGS ? (U::K + 63) / 64 : (((U::K + 63) / 64 + U::SEGS - 1) / U::SEGS)) * (64 / U::STEP);
-  // Blocks of a group: one segment may have one of 64 more than another.
-  __device__ __forceinline__ static int blocks(int group) { return first(segment(group) + U::RUN) - first(segment(group)); }
-  // The first segment of a group of this CTA.
-  __device__ __forceinline__ static int segment(int group) { return (blockIdx.x * U::GROUPS + group) * U::RUN; }
-};
 
 // One producer warp of WARPS (this one is `part`): fills the slots of the ring in turn with ROWS rows, PITCH apart, of each
 // group's next block. Rows from `rows` on are left as they are, for they meet in no sum that is stored; columns from K on are
@@ -90,9 +63,6 @@ __device__ __forceinline__ void produce(uint32_t ring, const __nv_bfloat16* from
   }
 }
 
-template <class U>
-using Sums = float[U::MT][U::NT][4];
-
 // A warp's operands for 16 values of k: these and the next.
 template <class U>
 struct Operands {
@@ -125,21 +95,6 @@ struct Operands {
                             b[from][n][0], b[from][n][1]);
   }
 };
-
-// The sums of one segment of this warp's part of the tile, or of its RUN segments, in shared memory.
-template <class U, class S>
-__device__ __forceinline__ void keep(const Sums<U>& sum, int group, int row, int token) {
-  const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-#pragma unroll
-  for (int n = 0; n < U::NT; ++n)
-#pragma unroll
-    for (int m = 0; m < U::MT; ++m)
-#pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        const int at_token = token + 8 * n + 2 * t + c % 2, at_row = row + 16 * m + g + 8 * (c / 2);
-        reinterpret_cast<float*>(S::ring())[(group * U::TOKENS + at_token) * U::LINE + at_row] = sum[m][n][c];
-      }
-}
 
 template <class U, class S>
 __device__ __forceinline__ void consume(uint32_t ring) {
@@ -226,22 +181,31 @@ template <class U, class S, class Store>
 __device__ __forceinline__ void product(const __nv_bfloat16* x, const __nv_bfloat16* w, int M, int N, int tile, Store store) {
   using At = Shape<U>;
   const uint32_t ring = ptx::shared_address(S::ring());
-  if (threadIdx.x < U::SLOTS) {
-    ptx::barrier_init(S::full() + threadIdx.x, 32 * (U::FEEDERS + 1));
-    ptx::barrier_init(S::empty() + threadIdx.x, At::CONSUMERS / 32);
-  }
-  __syncthreads();
-  ptx::grid_dependency_launch();
-  const int producer = int(threadIdx.x) - At::CONSUMERS;
-  if (producer < 0) {
-    consume<U, S>(ring);
-  } else if (producer < 32 * U::FEEDERS) {
-    const int row = tile * U::ROWS;
-    produce<U, S, U::ROWS, U::K, U::FEEDERS>(ring, w + int64_t(row) * U::K, N - row, producer / 32);
+  const int row = tile * U::ROWS, token = blockIdx.y * U::TOKENS;
+  const __nv_bfloat16 *weights = w + int64_t(row) * U::K, *tokens = x + int64_t(token) * U::PITCH;
+  if constexpr (U::FEEDERS == 0) {
+    const int first = At::first(At::segment(0));
+    multiply_shared<U, S>(ring, Copies<U, U::ROWS, U::K>(ring, weights, N - row, first),
+                          Copies<U, U::TOKENS, U::PITCH>(ring + At::WEIGHT_BYTES, tokens, M - token, first),
+                          [] { ptx::grid_dependency_wait(); });
+    // Not before: CTAs of the kernel behind would take the second place on some SMs, and pairs of this one share others.
+    ptx::grid_dependency_launch();
   } else {
-    const int token = blockIdx.y * U::TOKENS;
-    ptx::grid_dependency_wait();
-    produce<U, S, U::TOKENS, U::PITCH, 1>(ring + At::WEIGHT_BYTES, x + int64_t(token) * U::PITCH, M - token, 0);
+    if (threadIdx.x < U::SLOTS) {
+      ptx::barrier_init(S::full() + threadIdx.x, 32 * (U::FEEDERS + 1));
+      ptx::barrier_init(S::empty() + threadIdx.x, At::CONSUMERS / 32);
+    }
+    __syncthreads();
+    ptx::grid_dependency_launch();
+    const int producer = int(threadIdx.x) - At::CONSUMERS;
+    if (producer < 0) {
+      consume<U, S>(ring);
+    } else if (producer < 32 * U::FEEDERS) {
+      produce<U, S, U::ROWS, U::K, U::FEEDERS>(ring, weights, N - row, producer / 32);
+    } else {
+      ptx::grid_dependency_wait();
+      produce<U, S, U::TOKENS, U::PITCH, 1>(ring + At::WEIGHT_BYTES, tokens, M - token, 0);
+    }
   }
   sync_tile<U>();
   combine<U, S>(M, tile, store);

@@ -77,24 +77,27 @@ template <class U, class S>
 __device__ __forceinline__ void lm_head_top_k(const float* logits, const float* tiles, int32_t rank, int32_t* tokens,
                                               float* values, float* stats, int32_t* finite, int M) {
   const int64_t row = blockIdx.x;
+  // Neighbouring tiles go to different warps, so that each has its share of few tiles too.
+  const int first_tile = threadIdx.x % 32 * U::WARPS + threadIdx.x / 32;
   ptx::grid_dependency_wait();
   float4 own[U::OWN];
 #pragma unroll
   for (int i = 0; i < U::OWN; ++i) {
-    const int tile = threadIdx.x + i * U::THREADS;
+    const int tile = first_tile + i * U::THREADS;
     uint4 v = make_uint4(0xff800000u, 0, 0, 0);  // -inf
     if (tile < U::TILES) v = ptx::load16(tiles + (row * U::TILES + tile) * 4);
     own[i] = make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w));
   }
   ptx::grid_dependency_launch();
-  // The tiles with the K best maxima, in any order.
+  // The tiles with the K best maxima, in any order, and the least of these maxima, which as many logits reach.
   int32_t* chosen = S::chosen();
   select<U, S, U::OWN>([&](int i) { return ordered(own[i].x); },
                        [&](int i) { return entry_of(ordered(own[i].x), uint32_t(__float_as_int(own[i].w))); },
                        [&](int place, uint64_t entry) {
                          chosen[place] = entry == 0 ? -1 : int32_t(~uint32_t(entry)) / head::TILE;
+                         if (place == U::K - 1) *S::least() = ::max(uint32_t(entry >> 32), 1u);
                        });
-  head::join<U, S>(own, stats + row * 2, finite + row);  // synchronises
+  __syncthreads();
   float x[U::SCANNED];
   int first[U::SCANNED / 4];
 #pragma unroll
@@ -106,12 +109,16 @@ __device__ __forceinline__ void lm_head_top_k(const float* logits, const float* 
     x[4 * i] = __uint_as_float(v.x), x[4 * i + 1] = __uint_as_float(v.y);
     x[4 * i + 2] = __uint_as_float(v.z), x[4 * i + 3] = __uint_as_float(v.w);
   }
-  select<U, S, U::SCANNED>([&](int i) { return ordered(x[i]); },
-                           [&](int i) { return entry_of(ordered(x[i]), uint32_t(first[i / 4] + i % 4)); },
-                           [&](int place, uint64_t entry) {
-                             tokens[row * U::K + place] = entry == 0 ? -1 : rank * U::V + int32_t(~uint32_t(entry));
-                             values[row * U::K + place] = entry == 0 ? -INFINITY : logit_of(uint32_t(entry >> 32));
-                           });
+  const uint32_t least = *S::least();
+  if (threadIdx.x == 0) S::count()[0] = 0;
+  head::join<U, S>(own, stats + row * 2, finite + row);  // synchronises, while the logits arrive
+  const auto high = [&](int i) { return ordered(x[i]); };
+  select_from<U, S, U::SCANNED>(least > 1 ? least : lead_floor<U, S, U::SCANNED>(high), high,
+                                [&](int i) { return entry_of(ordered(x[i]), uint32_t(first[i / 4] + i % 4)); },
+                                [&](int place, uint64_t entry) {
+                                  tokens[row * U::K + place] = entry == 0 ? -1 : rank * U::V + int32_t(~uint32_t(entry));
+                                  values[row * U::K + place] = entry == 0 ? -INFINITY : logit_of(uint32_t(entry >> 32));
+                                });
 }
 
 }  // namespace kd

@@ -27,7 +27,8 @@ family! { lm_head_top_k, template "dense/lm_head.cuh";
   const   { K = 64, WARPS = THREADS / 32, TILES = ceil_div(V, 128), OWN = ceil_div(TILES, THREADS),
             SCANNED = K * 128 / THREADS, POOL = K * max(SCANNED, OWN) }
   require { V % 4 == 0, K % WARPS == 0, K <= THREADS, SCANNED <= 32, OWN <= 32 }
-  smem    { pool: u64[POOL + 4], lead: u64[THREADS], partial: f32[WARPS], floor: u32[WARPS], chosen: i32[K], count: i32[2] }
+  smem    { pool: u64[POOL + 4], lead: u64[THREADS], partial: f32[WARPS], floor: u32[WARPS], chosen: i32[K], count: i32[2],
+            least: u32[1] }
   args    { logits: f32[M, V], tiles: f32[M, ceil_div(V, 128), 4], rank: i32, tokens: mut i32[M, 64],
             values: mut f32[M, 64], stats: mut f32[M, 2], finite: mut i32[M] }
   launch  { grid M, block THREADS, pdl }

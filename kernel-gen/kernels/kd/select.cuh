@@ -91,13 +91,11 @@ __device__ __forceinline__ int narrow(Entry entry) {
 
 }  // namespace pick
 
-// Calls `emit(rank, entry)` for the K best of `entry(0 .. COUNT)` of all threads, with entry 0 where there are fewer; `high(i)`
-// is the upper half of `entry(i)`. Called by the whole CTA; COUNT is at most 32, and entry 0 is none.
-template <class U, class S, int COUNT, class High, class Entry, class Emit>
-__device__ __forceinline__ void select(High high, Entry entry, Emit emit) {
-  static_assert(COUNT <= 32 && U::POOL >= U::K * COUNT, "one bit an entry, and room for K threads");
+// What at least K entries reach, by the warps' leads; 1 if there may be fewer. Also empties the pool.
+template <class U, class S, int COUNT, class High>
+__device__ __forceinline__ uint32_t lead_floor(High high) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  uint32_t lead = 0, best = 0, mine = 0;
+  uint32_t lead = 0, best = 0;
 #pragma unroll
   for (int i = 0; i < COUNT; ++i) lead = ::max(lead, high(i));
 #pragma unroll 1
@@ -111,7 +109,17 @@ __device__ __forceinline__ void select(High high, Entry entry, Emit emit) {
   uint32_t floor = S::floor()[0];
 #pragma unroll
   for (int i = 1; i < U::WARPS; ++i) floor = ::min(floor, S::floor()[i]);
-  floor = ::max(floor, 1u);
+  return ::max(floor, 1u);
+}
+
+// Calls `emit(rank, entry)` for the K best of `entry(0 .. COUNT)` of all threads, with entry 0 where there are fewer; `high(i)`
+// is the upper half of `entry(i)`, and at least K entries reach `floor`, or all may if it is 1. Called by the whole CTA; COUNT
+// is at most 32, and entry 0 is none.
+template <class U, class S, int COUNT, class High, class Entry, class Emit>
+__device__ __forceinline__ void select_from(uint32_t floor, High high, Entry entry, Emit emit) {
+  static_assert(COUNT <= 32 && U::POOL >= U::K * COUNT, "one bit an entry, and room for K threads");
+  const int warp = threadIdx.x / 32;
+  uint32_t mine = 0;
 #pragma unroll
   for (int i = 0; i < COUNT; ++i) mine |= uint32_t(high(i) >= floor) << i;
   pick::pool<U, S, COUNT>(entry, mine);
@@ -145,6 +153,12 @@ __device__ __forceinline__ void select(High high, Entry entry, Emit emit) {
     better += __shfl_xor_sync(0xffffffffu, better, 1);
     if (i < pooled && better < U::K && threadIdx.x % 2 == 0) emit(better, mine);
   }
+}
+
+// The same where no floor is known.
+template <class U, class S, int COUNT, class High, class Entry, class Emit>
+__device__ __forceinline__ void select(High high, Entry entry, Emit emit) {
+  select_from<U, S, COUNT>(lead_floor<U, S, COUNT>(high), high, entry, emit);
 }
 
 }  // namespace kd

@@ -2,8 +2,10 @@
 
 mod cublas;
 mod dense;
+mod rows;
 
 pub use dense::{DenseLine, DenseShape, K26_TP1, K26_TP8, dense};
+pub use rows::{RowsLine, rows};
 
 use crate::{KernelError, Stream};
 

@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "lm_head_top_k",
-    contract: "ec696a95ccf35c25",
+    contract: "84186d16f63c801b",
     variants: &["t256"],
     cooperative: false,
     pdl: true,

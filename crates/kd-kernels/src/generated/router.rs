@@ -6,8 +6,8 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "router",
-    contract: "531e9c0ee1f3dfd0",
-    variants: &["r40", "r48", "p112"],
+    contract: "2d4ea349101d81d6",
+    variants: &["r8", "r16", "r40", "r48", "p112"],
     cooperative: false,
     pdl: true,
 };
@@ -130,6 +130,8 @@ fn eligible(_: &str, _: Dims, _m: i64) -> Option<bool> {
 fn preferred(variant: &str, _: Dims, m: i64) -> Option<bool> {
     Some(
         match variant {
+            "r8" => m <= 8,
+            "r16" => m <= 16,
             "r40" => m <= 40,
             "r48" => m <= 264,
             _ => true,

@@ -47,6 +47,13 @@ fn partial_sums(ranks: usize, count: usize, random: &mut Random) -> Vec<Vec<bf16
     parts
 }
 
+/// What the residual stream must hold: its input `x` plus the parts' sum in rank order, rounded once.
+fn residual(x: Vec<bf16>, parts: &[Vec<bf16>]) -> Vec<bf16> {
+    let Some((first, rest)) = parts.split_first() else { return x };
+    let sum = |i: usize| rest.iter().fold(first[i].to_f32(), |sum, part| sum + part[i].to_f32());
+    x.iter().enumerate().map(|(i, x)| bf16::from_f32(x.to_f32() + sum(i))).collect()
+}
+
 struct Norm {
     stream: Stream,
     unit: String,
@@ -108,13 +115,11 @@ impl Norm {
         self.norm.launch(stream, Choice::Forced(&self.variant), args).map(drop)
     }
 
-    /// What the residual stream must hold: the rounded sum, or the input.
+    /// What the residual stream must hold for the rows `order`.
     fn residual(&self, order: &[usize]) -> Vec<bf16> {
         let x = gather(&self.x, self.width, order);
         let parts: Vec<Vec<bf16>> = self.parts.iter().map(|part| gather(part, self.width, order)).collect();
-        let Some((first, rest)) = parts.split_first() else { return x };
-        let sum = |i: usize| rest.iter().fold(first[i].to_f32(), |sum, part| sum + part[i].to_f32());
-        x.iter().enumerate().map(|(i, x)| bf16::from_f32(x.to_f32() + sum(i))).collect()
+        residual(x, &parts)
     }
 }
 
@@ -192,5 +197,27 @@ impl Subject for Norm {
     fn bytes(&self, rows: usize) -> usize {
         let passes = if self.fused.is_some() { 3 + self.parts.len() } else { 2 };
         (passes * rows * self.width + self.width) * size_of::<bf16>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A kernel that adds the parts in another order of ranks gives other bits on these inputs, in every row.
+    #[test]
+    fn a_reversed_rank_order_shows_in_every_row() {
+        let (rows, width) = (33, 512);
+        let mut random = Random::new(7);
+        let x = random.values(rows * width, 3.0);
+        for ranks in PARTS.into_iter().filter(|ranks| *ranks > 1) {
+            let mut parts = partial_sums(ranks, rows * width, &mut random);
+            let right = residual(x.clone(), &parts);
+            parts.reverse();
+            let reversed = residual(x.clone(), &parts);
+            for (row, (right, reversed)) in right.chunks(width).zip(reversed.chunks(width)).enumerate() {
+                assert!(first_difference(right, reversed).is_some(), "row {row} of {ranks} ranks");
+            }
+        }
     }
 }
