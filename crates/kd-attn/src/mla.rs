@@ -4,7 +4,9 @@
 //! and values, the key half of `kv_b_proj` is folded into the query and the value half into the output:
 //! `q_nope · (K_h c) = (K_hᵀ q_nope) · c` and `Σ p (V_h c) = V_h Σ p c`.
 
-use kd_tensor::{Bf16Matrix, Matrix, Pool, RowList, View, linear, linears, mix, multiply_rows, ops, task_count};
+use kd_tensor::{
+    Bf16Matrix, Matrix, Pool, RowList, View, linear, linears, mix, multiply_rows, ops, task_count,
+};
 
 use crate::{PagedCache, RopeTable, Segment};
 
@@ -149,12 +151,17 @@ impl Mla {
             ops::rms_norm_in_place(latent, &self.kv_norm, self.config.latent_eps);
             rope.rotate_interleaved(row, key);
         }
-        let values = self.heads(pool, x, &latents, rope, segments, cache, layer);
+        let committed: Vec<Vec<&[f32]>> = segments
+            .iter()
+            .map(|s| (0..s.committed).map(|position| cache.token(layer, s.pages, position)).collect())
+            .collect();
+        let values = self.heads(pool, x, &latents, rope, segments, &committed);
         (latents, linear(pool, values.view(), &self.output))
     }
 
-    /// What each head gives each row: `[rows, heads · value]`, of the inputs `x` of the last query projection. Heads of a
-    /// row have nothing to do with each other from there on, so a task takes some through all of it.
+    /// What each head gives each row: `[rows, heads · value]`, of the inputs `x` of the last query projection and the keys
+    /// `committed` of each segment. Heads of a row have nothing to do with each other from there on, so a task takes some
+    /// through all of it.
     fn heads(
         &self,
         pool: &Pool,
@@ -162,15 +169,10 @@ impl Mla {
         latents: &Matrix,
         rope: &RopeTable,
         segments: &[Segment<'_>],
-        cache: &PagedCache,
-        layer: usize,
+        committed: &[Vec<&[f32]>],
     ) -> Matrix {
         let MlaConfig { heads, nope, value, latent, .. } = self.config;
         let mut out = Matrix::zeros(x.rows(), heads * value);
-        let committed: Vec<Vec<&[f32]>> = segments
-            .iter()
-            .map(|s| (0..s.committed).map(|position| cache.token(layer, s.pages, position)).collect())
-            .collect();
         let visible: Vec<Vec<Vec<usize>>> =
             segments.iter().map(|s| (0..s.rows).map(|row| s.visible(row)).collect()).collect();
         let weights = (nope + self.config.rope) * x.cols() + (nope + value) * latent;
@@ -222,8 +224,10 @@ impl Mla {
         let (QueryProjection::Direct(w) | QueryProjection::LowRank { b: w, .. }) = &self.query;
         multiply_rows(w, task.head * width, x, &mut q.iter_rows_mut().collect::<Vec<_>>());
         let mut absorbed = Matrix::zeros(x.len() * heads, self.config.cache_width());
-        for (row, (q, absorbed)) in
-            q.iter_rows_mut().zip(absorbed.data_mut().chunks_mut(heads * self.config.cache_width())).enumerate()
+        for (row, (q, absorbed)) in q
+            .iter_rows_mut()
+            .zip(absorbed.data_mut().chunks_mut(heads * self.config.cache_width()))
+            .enumerate()
         {
             for (q, absorbed) in
                 q.chunks_exact_mut(width).zip(absorbed.chunks_exact_mut(self.config.cache_width()))
@@ -243,13 +247,7 @@ impl Mla {
 
     /// Mixes latents: per query of a task the softmax-weighted sum over the keys that its row sees. Every key is read once
     /// for all of the task's heads and rows.
-    fn attend(
-        &self,
-        queries: &Matrix,
-        latents: &Matrix,
-        task: &Task<'_, '_>,
-        out_heads: &mut [&mut [f32]],
-    ) {
+    fn attend(&self, queries: &Matrix, latents: &Matrix, task: &Task<'_, '_>, out_heads: &mut [&mut [f32]]) {
         let softmax_scale = self.config.softmax_scale;
         let Task { committed, visible, first, row, ref out, .. } = *task;
         let (rows, known) = (out.len(), committed.len());
@@ -288,7 +286,7 @@ impl Mla {
             let own: Vec<&[f32]> = own.iter().map(|&v| pass[v]).collect();
             mix(&rest, &RowList(&own), out);
         }
-        for (out, sum) in out_heads.into_iter().zip(sums) {
+        for (out, sum) in out_heads.iter_mut().zip(sums) {
             out.iter_mut().for_each(|x| *x /= sum);
         }
     }

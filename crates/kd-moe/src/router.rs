@@ -76,7 +76,11 @@ impl Router {
         let task = |mut block: ColumnBlock<'a>| -> Task<'a> {
             Box::new(move || {
                 x.multiply(&self.weight, block.columns.start, &mut block.rows);
-                block.rows.iter_mut().flat_map(|row| row.iter_mut()).for_each(|s| *s = 1.0 / (1.0 + (-*s).exp()));
+                block
+                    .rows
+                    .iter_mut()
+                    .flat_map(|row| row.iter_mut())
+                    .for_each(|s| *s = 1.0 / (1.0 + (-*s).exp()));
             })
         };
         scores.column_blocks(0..experts, block).into_iter().map(task).collect()

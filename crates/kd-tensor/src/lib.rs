@@ -23,7 +23,8 @@ pub mod storage;
 pub use dtype::DType;
 pub use int4::Int4Matrix;
 pub use linear::{
-    ColumnBlock, PlainRows, RowList, WeightRows, block_width, linear, linears, multiply_all, multiply_rows, task_count,
+    ColumnBlock, PlainRows, RowList, WeightRows, block_width, linear, linears, multiply_all, multiply_rows,
+    task_count,
 };
 pub use matrix::{Bf16Matrix, Matrix, ShapeError, View};
 pub use pool::{Pool, Task};

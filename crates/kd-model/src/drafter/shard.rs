@@ -59,7 +59,8 @@ impl Shard {
     ) -> Result<Vec<Matrix>, CollectiveError> {
         let fused = group.all_gather(linear(pool, taps, &self.fc))?;
         let fused = rms_norm_rows(&fused, &self.hidden_norm, self.eps);
-        let weights: Vec<&Bf16Matrix> = self.layers.iter().flat_map(|layer| [&layer.key, &layer.value]).collect();
+        let weights: Vec<&Bf16Matrix> =
+            self.layers.iter().flat_map(|layer| [&layer.key, &layer.value]).collect();
         let mut all: Vec<Matrix> = weights.iter().map(|w| Matrix::zeros(fused.rows(), w.rows())).collect();
         multiply_all(pool, fused.view(), &weights, &mut all);
         let pairs = all.as_chunks_mut().0.iter_mut().zip(&self.layers);
@@ -67,7 +68,13 @@ impl Shard {
     }
 
     /// Keys, normed and rotated, beside their values.
-    fn keys_values(&self, layer: &DraftLayer, keys: &mut Matrix, values: &Matrix, rope: &RopeTable) -> Matrix {
+    fn keys_values(
+        &self,
+        layer: &DraftLayer,
+        keys: &mut Matrix,
+        values: &Matrix,
+        rope: &RopeTable,
+    ) -> Matrix {
         self.norm_and_rotate(keys, &layer.key_norm, rope);
         Matrix::beside(&[&*keys, values])
     }

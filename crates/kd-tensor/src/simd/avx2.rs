@@ -156,8 +156,8 @@ impl Lanes for Avx2 {
             let sum = |codes: &[__m256i; 8], digits: &[u8; 32]| {
                 // Sixteen products of at most 15 · 128 each fit in 16 bits.
                 let mut sum = _mm256_setzero_si256();
-                for i in 0..8 {
-                    let products = _mm256_maddubs_epi16(codes[i], _mm256_set1_epi32(dword(digits, i)));
+                for (i, &codes) in codes.iter().enumerate() {
+                    let products = _mm256_maddubs_epi16(codes, _mm256_set1_epi32(dword(digits, i)));
                     sum = _mm256_add_epi16(sum, products);
                 }
                 _mm256_madd_epi16(sum, one)

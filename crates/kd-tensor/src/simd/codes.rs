@@ -40,7 +40,8 @@ impl Tiles for CodeTiles {
         for c in 0..C {
             digits[c] = &x[c].digits[steps.clone()];
         }
-        for r in 0..R {
+        let mut r = 0;
+        while r < R {
             let (words, scales) = self.tile(tile + r);
             let (words, scales) = (&words[steps.clone()], &scales[steps.clone()]);
             let mut g = 0;
@@ -63,6 +64,7 @@ impl Tiles for CodeTiles {
                 each!(0 1 2 3 4 5 6 7);
                 g += 1;
             }
+            r += 1;
         }
         sums
     }

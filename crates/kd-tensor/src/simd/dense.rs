@@ -6,7 +6,7 @@ use super::lanes::{Lanes, Words};
 use super::product::Tiles;
 use super::tiles::DenseTiles;
 
-/// Vectors of weights that are asked for ahead of their use: as far as the next but one row of pages is near.
+/// Vectors of weights that are asked for ahead of their use.
 const AHEAD: usize = 32;
 
 impl Tiles for DenseTiles {
@@ -33,11 +33,11 @@ impl Tiles for DenseTiles {
         mut sums: [[L::V; R]; C],
     ) -> [[L::V; R]; C] {
         // Plain counted loops over fixed arrays of slices of one length: they unroll, and the arrays become registers.
-        let mut w: [&[Words]; R] = [&[]; R];
-        for r in 0..R {
-            w[r] = &self.tile(tile + r)[steps.clone()];
-        }
         let pairs = steps.end.min(self.cols / 2) - steps.start;
+        let mut w: [&[Words]; R] = [&[]; R];
+        for (r, w) in w.iter_mut().enumerate() {
+            *w = &self.tile(tile + r)[steps.start..][..pairs];
+        }
         let mut pair: [&[[f32; 2]]; C] = [&[]; C];
         for c in 0..C {
             pair[c] = &x[c].as_chunks().0[steps.start..][..pairs];
@@ -67,8 +67,8 @@ impl Tiles for DenseTiles {
         if pairs < steps.len() {
             for c in 0..C {
                 let x = lanes.splat(x[c][self.cols - 1]);
-                for r in 0..R {
-                    sums[c][r] = lanes.mul_add(lanes.halves(&w[r][pairs]).0, x, sums[c][r]);
+                for (r, sum) in sums[c].iter_mut().enumerate() {
+                    *sum = lanes.mul_add(lanes.halves(&self.tile(tile + r)[steps.end - 1]).0, x, *sum);
                 }
             }
         }

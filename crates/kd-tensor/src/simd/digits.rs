@@ -105,7 +105,8 @@ mod tests {
         let rows = Level::best().run(Digitize(&[x]));
         let row = rows.row(0);
         let value = |i: usize| {
-            let [low, middle, high] = row.digits[i / GROUP].bytes.map(|digits| f64::from(digits[i % GROUP] as i8));
+            let [low, middle, high] =
+                row.digits[i / GROUP].bytes.map(|digits| f64::from(digits[i % GROUP] as i8));
             f64::from(row.unit) * (low + 256.0 * (middle + 256.0 * high))
         };
         for (group, &Digits { start, .. }) in row.digits.iter().enumerate() {

@@ -84,12 +84,12 @@ impl<const C: usize> Strip<'_, '_, C> {
         // Plain counted loops over fixed arrays of slices of one length: they unroll, and the arrays become registers.
         let (whole, rest) = (self.x[0].len() / LANES, self.x[0].len() % LANES);
         let mut x: [&[Line]; C] = [&[]; C];
-        for c in 0..C {
-            x[c] = &self.x[c].as_chunks().0[..whole];
+        for (x, row) in x.iter_mut().zip(self.x) {
+            *x = &row.as_chunks().0[..whole];
         }
         let mut keys: [&[Line]; R] = [&[]; R];
-        for r in 0..R {
-            keys[r] = &self.keys[i + r].as_chunks().0[..whole];
+        for (keys, row) in keys.iter_mut().zip(&self.keys[i..]) {
+            *keys = &row.as_chunks().0[..whole];
         }
         let mut sums = [[lanes.splat(0.0); R]; C];
         let mut k = 0;
@@ -107,10 +107,10 @@ impl<const C: usize> Strip<'_, '_, C> {
             k += 1;
         }
         if rest > 0 {
-            for c in 0..C {
-                let x = lanes.load(&tail(self.x[c]));
-                for r in 0..R {
-                    sums[c][r] = lanes.mul_add(lanes.load(&tail(self.keys[i + r])), x, sums[c][r]);
+            for (sums, x) in sums.iter_mut().zip(self.x) {
+                let x = lanes.load(&tail(x));
+                for (sum, key) in sums.iter_mut().zip(&self.keys[i..]) {
+                    *sum = lanes.mul_add(lanes.load(&tail(key)), x, *sum);
                 }
             }
         }
@@ -124,8 +124,8 @@ impl<const C: usize> Strip<'_, '_, C> {
             if R.is_multiple_of(4) {
                 self.out[at / R][i + at % R..][..4].copy_from_slice(&joined);
             } else {
-                for k in 0..4.min(R * C - at) {
-                    self.out[(at + k) / R][i + (at + k) % R] = joined[k];
+                for (at, &sum) in (at..R * C).zip(&joined) {
+                    self.out[at / R][i + at % R] = sum;
                 }
             }
             at += 4;

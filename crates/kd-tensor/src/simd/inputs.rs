@@ -1,7 +1,7 @@
 //! Activations in the form in which products take them.
 
-use super::digits::{DigitRow, DigitRows, Digitize};
 use super::Level;
+use super::digits::{DigitRow, DigitRows, Digitize};
 use crate::WeightRows;
 
 /// Rows of activations in the form that products with one form of weights take.

@@ -183,7 +183,8 @@ impl Lanes for Portable {
     fn code_sums(self, codes: Self::Codes, x: &Digits) -> Self::V {
         each(|lane| {
             let sum = |digits: &[u8; 32]| -> i32 {
-                let product = |k: usize| i32::from(codes[k / 4][4 * lane + k % 4]) * i32::from(digits[k] as i8);
+                let product =
+                    |k: usize| i32::from(codes[k / 4][4 * lane + k % 4]) * i32::from(digits[k] as i8);
                 (0..32).map(product).sum()
             };
             let [low, middle, high] = [0, 1, 2].map(|d| sum(&x.bytes[d]));

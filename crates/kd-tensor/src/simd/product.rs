@@ -153,9 +153,9 @@ impl<T: Tiles, const C: usize> Strip<'_, '_, '_, T, C> {
         }
         let mut sums = self.tiles.accumulate(lanes, tile, self.steps.clone(), x, sums);
         if self.steps.end == self.tiles.steps() {
-            for c in 0..C {
-                for r in 0..R {
-                    sums[c][r] = T::finish(lanes, x[c], sums[c][r]);
+            for (sums, x) in sums.iter_mut().zip(x) {
+                for sum in sums {
+                    *sum = T::finish(lanes, x, *sum);
                 }
             }
         }
