@@ -66,6 +66,10 @@ fn a_plan_has_curve_regimes_best_cells_picture_and_calibration() {
     assert_eq!(refused.code, 1, "{}", refused.stderr);
     assert!(refused.stderr.contains("threads") && refused.stderr.contains("kd plan"), "{}", refused.stderr);
 
+    let refused = generate("1", &["--tp", "2", "--calibration", text(&calibration)]);
+    assert_eq!(refused.code, 1, "{}", refused.stderr);
+    assert!(refused.stderr.contains("ranks"), "{}", refused.stderr);
+
     let mut broken = read(&calibration);
     broken["verify"][0]["seconds"] = Value::from(-1.0);
     std::fs::write(&calibration, broken.to_string()).expect("written");

@@ -4,7 +4,9 @@
 //! and values, the key half of `kv_b_proj` is folded into the query and the value half into the output:
 //! `q_nope · (K_h c) = (K_hᵀ q_nope) · c` and `Σ p (V_h c) = V_h Σ p c`.
 
-use kd_tensor::{Bf16Matrix, Matrix, Pool, RowList, View, block_width, linear, mix, multiply_rows, ops};
+use kd_tensor::{
+    Bf16Matrix, Matrix, Pool, RowList, View, linear, linears, mix, multiply_rows, ops, task_count,
+};
 
 use crate::{PagedCache, RopeTable, Segment};
 
@@ -85,17 +87,21 @@ pub struct MlaWeights<'a> {
 
 /// Some heads of consecutive rows of one segment.
 struct Task<'a, 'o> {
-    segment: &'a Segment<'a>,
     /// Keys of the segment's committed tokens.
     committed: &'a [&'a [f32]],
+    /// The rows that each row of the segment sees, counted within it.
+    visible: &'a [Vec<usize>],
     /// Where the segment starts among the rows of the pass.
     first: usize,
     /// The first row, counted within the segment.
     row: usize,
     head: usize,
-    /// One slice a row, `latent` wide a head.
+    /// One slice a row, `value` wide a head.
     out: Vec<&'o mut [f32]>,
 }
+
+/// Pairs of a row and a head of a task, whose queries and mixed latents stay in the second-level cache.
+const PAIRS: usize = 256;
 
 impl Mla {
     /// Takes the checkpoint's tensors; `kv_b` is `[heads · (nope + value), latent]`, per head keys, then values.
@@ -154,108 +160,134 @@ impl Mla {
         cache: &PagedCache,
         layer: usize,
     ) -> (Matrix, Matrix) {
-        let latents = self.latents(pool, x, rope);
-        let queries = self.queries(pool, x, rope);
-        let mixed = self.attend(pool, &queries, &latents, segments, cache, layer);
-        (latents, self.project(pool, &mixed))
-    }
-
-    /// What the cache holds for each row: the normed latent, then the rotated key (one for all heads, not normed).
-    pub fn latents(&self, pool: &Pool, x: View<'_>, rope: &RopeTable) -> Matrix {
-        let mut kv = linear(pool, x, &self.kv_a);
-        for (row, kv) in kv.iter_rows_mut().enumerate() {
+        let mut latents;
+        let low;
+        let x = match &self.query {
+            QueryProjection::Direct(_) => {
+                latents = linear(pool, x, &self.kv_a);
+                x
+            }
+            QueryProjection::LowRank { a, norm, .. } => {
+                let wide;
+                [latents, wide] = linears(pool, x, [&self.kv_a, a]);
+                low = ops::rms_norm_rows(&wide, norm, self.config.latent_eps);
+                low.view()
+            }
+        };
+        // The cache holds the normed latent, then the rotated key (one for all heads, not normed).
+        for (row, kv) in latents.iter_rows_mut().enumerate() {
             let (latent, key) = kv.split_at_mut(self.config.latent);
             ops::rms_norm_in_place(latent, &self.kv_norm, self.config.latent_eps);
             rope.rotate_interleaved(row, key);
         }
-        kv
-    }
-
-    /// Absorbed queries `[rows, heads · (latent + rope)]`: per head `K_hᵀ q_nope`, then the rotated part.
-    pub fn queries(&self, pool: &Pool, x: View<'_>, rope: &RopeTable) -> Matrix {
-        let MlaConfig { heads, nope, latent, .. } = self.config;
-        let (head, wide) = (nope + self.config.rope, self.config.cache_width());
-        let mut q = match &self.query {
-            QueryProjection::Direct(w) => linear(pool, x, w),
-            QueryProjection::LowRank { a, norm, b } => {
-                let low = ops::rms_norm_rows(&linear(pool, x, a), norm, self.config.latent_eps);
-                linear(pool, low.view(), b)
-            }
-        };
-        let mut absorbed = Matrix::zeros(x.rows(), heads * wide);
-        for (row, (q, absorbed)) in q.iter_rows_mut().zip(absorbed.iter_rows_mut()).enumerate() {
-            for (q, absorbed) in q.chunks_exact_mut(head).zip(absorbed.chunks_exact_mut(wide)) {
-                rope.rotate_interleaved(row, &mut q[nope..]);
-                absorbed[latent..].copy_from_slice(&q[nope..]);
-            }
-        }
-        let q: Vec<&[f32]> = q.iter_rows().collect();
-        let block = block_width(pool, heads, x.rows() * nope * latent).min(heads);
-        pool.for_each(absorbed.column_blocks(0..heads * wide, block * wide), |mut block| {
-            let first = block.columns.start / wide;
-            for h in 0..block.columns.len() / wide {
-                let q: Vec<&[f32]> = q.iter().map(|q| &q[(first + h) * head..][..nope]).collect();
-                mix(&q, &self.key_up[first + h], &mut block.part(h * wide..h * wide + latent).rows);
-            }
-        });
-        absorbed
-    }
-
-    /// Mixes latents: `[rows, heads · latent]`, per head the softmax-weighted sum over the keys that the row sees.
-    pub fn attend(
-        &self,
-        pool: &Pool,
-        queries: &Matrix,
-        latents: &Matrix,
-        segments: &[Segment<'_>],
-        cache: &PagedCache,
-        layer: usize,
-    ) -> Matrix {
-        let MlaConfig { heads, latent, .. } = self.config;
-        let mut out = Matrix::zeros(queries.rows(), heads * latent);
         let committed: Vec<Vec<&[f32]>> = segments
             .iter()
             .map(|s| (0..s.committed).map(|position| cache.token(layer, s.pages, position)).collect())
             .collect();
+        let values = self.heads(pool, x, &latents, rope, segments, &committed);
+        (latents, linear(pool, values.view(), &self.output))
+    }
+
+    /// What each head gives each row: `[rows, heads · value]`, of the inputs `x` of the last query projection and the keys
+    /// `committed` of each segment. Heads of a row have nothing to do with each other from there on, so a task takes some
+    /// through all of it.
+    fn heads(
+        &self,
+        pool: &Pool,
+        x: View<'_>,
+        latents: &Matrix,
+        rope: &RopeTable,
+        segments: &[Segment<'_>],
+        committed: &[Vec<&[f32]>],
+    ) -> Matrix {
+        let MlaConfig { heads, nope, value, latent, .. } = self.config;
+        let mut out = Matrix::zeros(x.rows(), heads * value);
+        let visible: Vec<Vec<Vec<usize>>> =
+            segments.iter().map(|s| (0..s.rows).map(|row| s.visible(row)).collect()).collect();
+        let weights = (nope + self.config.rope) * x.cols() + (nope + value) * latent;
         let mut tasks = Vec::new();
         let mut rows = out.iter_rows_mut();
         let mut first = 0;
-        for (segment, committed) in segments.iter().zip(&committed) {
-            let work = (segment.committed + segment.rows) * (self.config.cache_width() + latent);
-            let pairs = block_width(pool, segment.rows * heads, work);
-            let (rows_each, heads_each) = ((pairs / heads).max(1), pairs.min(heads));
+        for (segment, (committed, visible)) in segments.iter().zip(committed.iter().zip(&visible)) {
+            let keys = (segment.committed + segment.rows) * (self.config.cache_width() + latent);
+            let count = task_count(pool, segment.rows, heads * (weights + keys));
+            let heads_each = heads.div_ceil(count).max(1);
+            let cuts = count.div_ceil(heads).max((segment.rows * heads_each).div_ceil(PAIRS));
+            let rows_each = segment.rows.div_ceil(cuts).max(1);
             for row in (0..segment.rows).step_by(rows_each) {
                 let rows = rows.by_ref().take(rows_each.min(segment.rows - row));
-                let mut out: Vec<_> = rows.map(|row| row.chunks_mut(heads_each * latent)).collect();
+                let mut out: Vec<_> = rows.map(|row| row.chunks_mut(heads_each * value)).collect();
                 for head in (0..heads).step_by(heads_each) {
                     let out = out.iter_mut().filter_map(Iterator::next).collect();
-                    tasks.push(Task { segment, committed, first, row, head, out });
+                    tasks.push(Task { committed, visible, first, row, head, out });
                 }
             }
             first += segment.rows;
         }
-        pool.for_each(tasks, |task| self.attend_rows(queries, latents, task));
+        pool.for_each(tasks, |task| self.heads_of_rows(x, latents, rope, task));
         out
     }
 
-    /// One task: every key is read once for all of its heads and rows.
-    fn attend_rows(&self, queries: &Matrix, latents: &Matrix, task: Task<'_, '_>) {
-        let MlaConfig { latent, softmax_scale, .. } = self.config;
-        let wide = self.config.cache_width();
-        let Task { segment, committed, first, row, head, out } = task;
-        let heads = out.first().map_or(0, |out| out.len() / latent);
+    fn heads_of_rows(&self, x: View<'_>, latents: &Matrix, rope: &RopeTable, mut task: Task<'_, '_>) {
+        let MlaConfig { value, latent, .. } = self.config;
+        let heads = task.out.first().map_or(0, |out| out.len() / value);
+        let rows: Vec<usize> = (0..task.out.len()).map(|row| task.first + task.row + row).collect();
+        let queries = self.queries(&rows.iter().map(|&row| x.row(row)).collect::<Vec<_>>(), &task, rope);
+        let mut mixed = Matrix::zeros(queries.rows(), latent);
+        self.attend(&queries, latents, &task, &mut mixed.iter_rows_mut().collect::<Vec<_>>());
+        for h in 0..heads {
+            let mixed: Vec<&[f32]> = mixed.iter_rows().skip(h).step_by(heads).collect();
+            let mut out: Vec<&mut [f32]> =
+                task.out.iter_mut().map(|out| &mut out[h * value..(h + 1) * value]).collect();
+            multiply_rows(&self.value_up[task.head + h], 0, &mixed, &mut out);
+        }
+    }
+
+    /// Absorbed queries `[rows · heads, latent + rope]` of the rows and heads of a task: `K_hᵀ q_nope`, then the rotated
+    /// part.
+    fn queries(&self, x: &[&[f32]], task: &Task<'_, '_>, rope: &RopeTable) -> Matrix {
+        let MlaConfig { nope, latent, value, .. } = self.config;
+        let heads = task.out.first().map_or(0, |out| out.len() / value);
+        let width = nope + self.config.rope;
+        let mut q = Matrix::zeros(x.len(), heads * width);
+        let (QueryProjection::Direct(w) | QueryProjection::LowRank { b: w, .. }) = &self.query;
+        multiply_rows(w, task.head * width, x, &mut q.iter_rows_mut().collect::<Vec<_>>());
+        let mut absorbed = Matrix::zeros(x.len() * heads, self.config.cache_width());
+        for (row, (q, absorbed)) in q
+            .iter_rows_mut()
+            .zip(absorbed.data_mut().chunks_mut(heads * self.config.cache_width()))
+            .enumerate()
+        {
+            for (q, absorbed) in
+                q.chunks_exact_mut(width).zip(absorbed.chunks_exact_mut(self.config.cache_width()))
+            {
+                rope.rotate_interleaved(task.first + task.row + row, &mut q[nope..]);
+                absorbed[latent..].copy_from_slice(&q[nope..]);
+            }
+        }
+        for h in 0..heads {
+            let q: Vec<&[f32]> = q.iter_rows().map(|q| &q[h * width..][..nope]).collect();
+            let absorbed = absorbed.iter_rows_mut().skip(h).step_by(heads);
+            let mut absorbed: Vec<&mut [f32]> = absorbed.map(|row| &mut row[..latent]).collect();
+            mix(&q, &self.key_up[task.head + h], &mut absorbed);
+        }
+        absorbed
+    }
+
+    /// Mixes latents: per query of a task the softmax-weighted sum over the keys that its row sees. Every key is read once
+    /// for all of the task's heads and rows.
+    fn attend(&self, queries: &Matrix, latents: &Matrix, task: &Task<'_, '_>, out_heads: &mut [&mut [f32]]) {
+        let softmax_scale = self.config.softmax_scale;
+        let Task { committed, visible, first, row, ref out, .. } = *task;
         let (rows, known) = (out.len(), committed.len());
+        let heads = queries.rows() / rows.max(1);
         // Parents come before children, so no row sees one behind it.
         let pass: Vec<&[f32]> = (0..row + rows).map(|r| latents.row(first + r)).collect();
-        let own: Vec<Vec<usize>> = (row..row + rows).map(|r| segment.visible(r)).collect();
-        let queries: Vec<&[f32]> = (row..row + rows)
-            .flat_map(|r| queries.row(first + r)[head * wide..][..heads * wide].chunks_exact(wide))
-            .collect();
+        let own = &visible[row..row + rows];
+        let queries: Vec<&[f32]> = queries.iter_rows().collect();
         let longest = known + own.iter().map(Vec::len).max().unwrap_or(0);
 
         let mut scores = Matrix::zeros(queries.len(), longest);
-        let mut out_heads: Vec<&mut [f32]> =
-            out.into_iter().flat_map(|out| out.chunks_exact_mut(latent)).collect();
         let mut shared: Vec<&mut [f32]> = scores.iter_rows_mut().map(|s| &mut s[..known]).collect();
         multiply_rows(&RowList(committed), 0, &queries, &mut shared);
         // Scores with all rows of the pass at once, also those that a row does not see, cost less than row by row.
@@ -275,7 +307,7 @@ impl Mla {
             }
         }
         let shared: Vec<&[f32]> = scores.iter_rows().map(|s| &s[..known]).collect();
-        mix(&shared, &RowList(committed), &mut out_heads);
+        mix(&shared, &RowList(committed), out_heads);
         for ((own, out), scores) in
             own.iter().zip(out_heads.chunks_mut(heads)).zip(scores.data().chunks(heads * longest))
         {
@@ -283,23 +315,8 @@ impl Mla {
             let own: Vec<&[f32]> = own.iter().map(|&v| pass[v]).collect();
             mix(&rest, &RowList(&own), out);
         }
-        for (out, sum) in out_heads.into_iter().zip(sums) {
+        for (out, sum) in out_heads.iter_mut().zip(sums) {
             out.iter_mut().for_each(|x| *x /= sum);
         }
-    }
-
-    /// `o_proj` of `V_h` times each head's mixed latent.
-    fn project(&self, pool: &Pool, mixed: &Matrix) -> Matrix {
-        let MlaConfig { heads, value, latent, .. } = self.config;
-        let mut values = Matrix::zeros(mixed.rows(), heads * value);
-        let block = block_width(pool, heads, mixed.rows() * value * latent).min(heads);
-        pool.for_each(values.column_blocks(0..heads * value, block * value), |mut block| {
-            let first = block.columns.start / value;
-            for h in 0..block.columns.len() / value {
-                let mixed = mixed.columns((first + h) * latent..(first + h + 1) * latent);
-                block.part(h * value..(h + 1) * value).multiply(mixed, &self.value_up[first + h]);
-            }
-        });
-        linear(pool, values.view(), &self.output)
     }
 }

@@ -2,6 +2,9 @@
 
 use std::f64::consts::PI;
 
+/// Rows back to which a row's position is looked for.
+const NEAR: usize = 32;
+
 /// YaRN's frequency interpolation (Peng et al., arXiv 2309.00071, §3.2).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Yarn {
@@ -49,14 +52,23 @@ impl Rope {
 
     /// cos and sin at each of the positions, computed in f64: long contexts leave f32 few digits of the angle.
     pub fn table(&self, positions: impl IntoIterator<Item = usize>) -> RopeTable {
-        let mut cos_sin = Vec::new();
+        let pairs = self.inv_freq.len();
+        let (mut cos_sin, mut seen): (Vec<(f32, f32)>, Vec<usize>) = (Vec::new(), Vec::new());
         for position in positions {
-            cos_sin.extend(self.inv_freq.iter().map(|freq| {
-                let (sin, cos) = (position as f64 * freq).sin_cos();
-                ((cos * self.gain) as f32, (sin * self.gain) as f32)
-            }));
+            // Rows of a tree share few positions, and neighbours are likely to share them.
+            match seen.iter().rev().take(NEAR).position(|&other| other == position) {
+                Some(back) => {
+                    let start = (seen.len() - 1 - back) * pairs;
+                    cos_sin.extend_from_within(start..start + pairs);
+                }
+                None => cos_sin.extend(self.inv_freq.iter().map(|freq| {
+                    let (sin, cos) = (position as f64 * freq).sin_cos();
+                    ((cos * self.gain) as f32, (sin * self.gain) as f32)
+                })),
+            }
+            seen.push(position);
         }
-        RopeTable { pairs: self.inv_freq.len(), cos_sin }
+        RopeTable { pairs, cos_sin }
     }
 }
 

@@ -8,10 +8,11 @@ use kd_engine::{Engine, Models};
 use kd_tensor::file::write_atomically;
 use serde::{Deserialize, Serialize};
 
+use crate::bench::record::cpu;
 use crate::{input, models};
 
 /// Version of the file's layout.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// A calibration file.
 #[derive(Debug, Serialize, Deserialize)]
@@ -22,6 +23,7 @@ struct File {
     models: String,
     device: String,
     threads: usize,
+    ranks: usize,
     verify: Vec<Cell>,
     draft: Vec<Cell>,
     /// Seconds of reading one committed token into the drafter's context.
@@ -46,8 +48,9 @@ pub(crate) fn write(path: &Path, models: &Models, threads: usize, stored: &Store
     let file = File {
         version: VERSION,
         models: models::describe(models),
-        device: "cpu".to_owned(),
+        device: cpu(),
         threads,
+        ranks: models.target.ranks(),
         verify: cells(&stored.verify),
         draft: cells(&stored.draft),
         read_token: stored.read_token,
@@ -74,6 +77,7 @@ fn check(models: &Models, (device, threads): &(String, usize), bytes: &[u8]) -> 
         ("models", file.models, models::describe(models)),
         ("device", file.device, device.clone()),
         ("threads", file.threads.to_string(), threads.to_string()),
+        ("ranks", file.ranks.to_string(), models.target.ranks().to_string()),
     ];
     for (field, found, wanted) in present {
         if found != wanted {

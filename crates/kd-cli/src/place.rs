@@ -8,6 +8,7 @@ use kd_engine::{Engine, EngineOptions, Models};
 use kd_tensor::Pool;
 
 use crate::args::{CommonArgs, Device, RankArgs};
+use crate::bench::record::cpu as cpu_name;
 use crate::{UsageError, models};
 
 /// A place for the models.
@@ -73,7 +74,7 @@ impl Place {
     /// As a calibration names it: device and threads, 0 where threads do not matter.
     pub(crate) fn calibrated(&self) -> (String, usize) {
         match self {
-            Self::Cpu(pool) => ("cpu".to_owned(), pool.threads()),
+            Self::Cpu(pool) => (cpu_name(), pool.threads()),
             Self::Cuda(gpu) => (gpu.name().to_owned(), 0),
         }
     }

@@ -1,8 +1,13 @@
 //! Routed experts: grouped INT4 products in which each weight is read once for all of its rows.
 
-use kd_tensor::{Inputs, Int4Matrix, Matrix, Pool, View, WeightRows, block_width, ops::silu_mul};
+use kd_tensor::{
+    Bf16Matrix, Inputs, Int4Matrix, Matrix, Pool, View, WeightRows, block_width, ops::silu_mul, task_count,
+};
 
 use crate::{Groups, Routing};
+
+/// Output features that a task must not cut.
+const TILE: usize = 16;
 
 /// One routed expert.
 #[derive(Debug, Clone)]
@@ -35,8 +40,12 @@ impl Experts {
         let x = Inputs::new(&first.gate, &(0..x.rows()).map(|r| x.row(r)).collect::<Vec<_>>());
         let mut rows = hidden.iter_rows_mut();
         let mut tasks = Vec::new();
+        // An expert is only cut if there are too few for all threads.
+        let weights = 2 * width * first.gate.cols();
+        let cuts = task_count(pool, groups.rows_each(), weights)
+            .min((8 * pool.threads()).div_ceil(groups.distinct().max(1)));
+        let block = width.div_ceil(cuts).next_multiple_of(TILE);
         for group in groups.iter() {
-            let block = block_width(pool, width, 2 * group.rows.len() * first.gate.cols());
             let mut blocks: Vec<_> =
                 rows.by_ref().take(group.rows.len()).map(|row| row.chunks_mut(block)).collect();
             for start in (0..width).step_by(block) {
@@ -64,11 +73,26 @@ impl Experts {
         routing: &Routing,
         groups: &Groups,
     ) -> Matrix {
+        self.down_with(pool, rows, hidden, routing, groups, None)
+    }
+
+    /// As [`Experts::down`], plus `weights · x` for every row if given.
+    pub(crate) fn down_with(
+        &self,
+        pool: &Pool,
+        rows: usize,
+        hidden: &Matrix,
+        routing: &Routing,
+        groups: &Groups,
+        plus: Option<(&Bf16Matrix, &Matrix)>,
+    ) -> Matrix {
         let out_features = self.0.first().map_or(0, |e| e.down.rows());
         let mut y = Matrix::zeros(rows, out_features);
         let Some(first) = self.0.first() else { return y };
         let inputs = Inputs::new(&first.down, &hidden.iter_rows().collect::<Vec<_>>());
-        let block = block_width(pool, out_features, groups.assignments() * hidden.cols());
+        let plus = plus.map(|(w, x)| (w, Inputs::new(w, &x.iter_rows().collect::<Vec<_>>())));
+        let read = groups.distinct() * hidden.cols() + plus.as_ref().map_or(0, |(w, _)| w.cols());
+        let block = block_width(pool, out_features, groups.rows_each(), read);
         pool.for_each(y.column_blocks(0..out_features, block), |mut block| {
             for group in groups.iter() {
                 let x = inputs.select(group.start..group.start + group.rows.len());
@@ -79,6 +103,13 @@ impl Experts {
                     let weight = routing.weights[slot as usize];
                     let y = block.rows[row as usize].iter_mut();
                     y.zip(part).for_each(|(y, part)| *y += weight * part);
+                }
+            }
+            if let Some((w, x)) = &plus {
+                let mut part = Matrix::zeros(x.len(), block.columns.len());
+                x.multiply(*w, block.columns.start, &mut part.iter_rows_mut().collect::<Vec<_>>());
+                for (y, part) in block.rows.iter_mut().zip(part.iter_rows()) {
+                    y.iter_mut().zip(part).for_each(|(y, part)| *y += part);
                 }
             }
         });

@@ -53,6 +53,11 @@ impl Groups {
         self.rows.len()
     }
 
+    /// Rows of a group on average, rounded up.
+    pub fn rows_each(&self) -> usize {
+        self.assignments().div_ceil(self.distinct().max(1))
+    }
+
     /// The groups, ascending by expert.
     pub fn iter(&self) -> impl Iterator<Item = Group<'_>> {
         self.experts.iter().zip(self.offsets.windows(2)).map(|(&expert, span)| Group {

@@ -1,6 +1,6 @@
 //! The gated MLP of dense layers and shared experts.
 
-use kd_tensor::{Bf16Matrix, Matrix, Pool, View, linear, ops::silu_mul};
+use kd_tensor::{Bf16Matrix, Inputs, Matrix, Pool, Task, View, block_width, linear, ops::silu_mul};
 
 /// `down(silu(gate x) · up x)` with bf16 weights.
 #[derive(Debug, Clone)]
@@ -16,8 +16,35 @@ pub struct Mlp {
 impl Mlp {
     /// `x` `[rows, hidden]` to `[rows, hidden]`.
     pub fn forward(&self, pool: &Pool, x: View<'_>) -> Matrix {
-        let mut gate = linear(pool, x, &self.gate);
-        silu_mul(gate.data_mut(), linear(pool, x, &self.up).data());
-        linear(pool, gate.view(), &self.down)
+        let inputs = self.inputs(x);
+        let mut hidden = self.hidden(x.rows());
+        pool.run(self.gate_up(pool, &inputs, &mut hidden));
+        linear(pool, hidden.view(), &self.down)
+    }
+
+    /// Rows `x` as [`Mlp::gate_up`] takes them.
+    pub fn inputs<'x>(&self, x: View<'x>) -> Inputs<'x> {
+        Inputs::new(&self.gate, &(0..x.rows()).map(|row| x.row(row)).collect::<Vec<_>>())
+    }
+
+    /// Room for what [`Mlp::gate_up`] computes of so many rows.
+    pub fn hidden(&self, rows: usize) -> Matrix {
+        Matrix::zeros(rows, self.gate.rows())
+    }
+
+    /// Tasks that write `silu(gate x) · up x` to `hidden` `[rows, width]`.
+    pub fn gate_up<'a>(&'a self, pool: &Pool, x: &'a Inputs<'_>, hidden: &'a mut Matrix) -> Vec<Task<'a>> {
+        let width = self.gate.rows();
+        let block = block_width(pool, width, x.len(), 2 * self.gate.cols());
+        let blocks = hidden.column_blocks(0..width, block).into_iter();
+        let task = |mut block: kd_tensor::ColumnBlock<'a>| -> Task<'a> {
+            Box::new(move || {
+                let mut up = Matrix::zeros(block.rows.len(), block.columns.len());
+                x.multiply(&self.gate, block.columns.start, &mut block.rows);
+                x.multiply(&self.up, block.columns.start, &mut up.iter_rows_mut().collect::<Vec<_>>());
+                block.rows.iter_mut().zip(up.iter_rows()).for_each(|(gate, up)| silu_mul(gate, up));
+            })
+        };
+        blocks.map(task).collect()
     }
 }

@@ -1,8 +1,8 @@
 //! One mixture-of-experts layer.
 
-use kd_tensor::{Matrix, Pool, View, ops::add_assign};
+use kd_tensor::{Matrix, Pool, View};
 
-use crate::{Experts, Mlp, Router, Routing};
+use crate::{Experts, Groups, Mlp, Router, Routing};
 
 /// Router, routed experts and the shared expert of one layer.
 #[derive(Debug, Clone)]
@@ -17,12 +17,22 @@ pub struct Moe {
 
 impl Moe {
     /// Routed experts plus the shared expert, unweighted: `[rows, hidden]`, and the routing for whoever records it.
+    ///
+    /// Three parallel regions: the first products of the router and the shared expert, those of the experts, and all last
+    /// products.
     pub fn forward(&self, pool: &Pool, x: View<'_>) -> (Matrix, Routing) {
-        let routing = self.router.route(pool, x);
-        let mut y = self.experts.forward(pool, x, &routing);
-        if let Some(shared) = &self.shared {
-            add_assign(&mut y, &shared.forward(pool, x));
+        let (inputs, mut scores) = (self.router.inputs(x), self.router.room(x.rows()));
+        let mut shared = self.shared.as_ref().map(|shared| (shared, shared.hidden(x.rows())));
+        let mut tasks = self.router.score(pool, &inputs, &mut scores);
+        if let Some((shared, hidden)) = &mut shared {
+            tasks.extend(shared.gate_up(pool, &inputs, hidden));
         }
+        pool.run(tasks);
+        let routing = self.router.choose_all(scores);
+        let groups = Groups::new(&routing, self.experts.0.len());
+        let hidden = self.experts.gate_up(pool, x, &groups);
+        let shared = shared.as_ref().map(|(shared, hidden)| (&shared.down, hidden));
+        let y = self.experts.down_with(pool, x.rows(), &hidden, &routing, &groups, shared);
         (y, routing)
     }
 }

@@ -1,6 +1,6 @@
 //! The `noaux_tc` router of DeepSeek-V3 and Kimi K2: sigmoid scores, a correction bias that only the choice sees.
 
-use kd_tensor::{Bf16Matrix, Matrix, Pool, View, linear};
+use kd_tensor::{Bf16Matrix, ColumnBlock, Inputs, Matrix, Pool, Task, View, block_width};
 
 /// What decides the choice and its weights, besides the tensors.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -49,11 +49,48 @@ impl Router {
     /// normalised, times the scaling factor (DeepSeek-V3, arXiv 2412.19437, §2.1.2). A row with a NaN gets finite
     /// ids all the same; its weights are NaN and the row stays NaN.
     pub fn route(&self, pool: &Pool, x: View<'_>) -> Routing {
+        let (inputs, mut scores) = (self.inputs(x), self.room(x.rows()));
+        pool.run(self.score(pool, &inputs, &mut scores));
+        self.choose_all(scores)
+    }
+
+    /// Rows `x` as [`Router::score`] takes them.
+    pub(crate) fn inputs<'x>(&self, x: View<'x>) -> Inputs<'x> {
+        Inputs::new(&self.weight, &(0..x.rows()).map(|row| x.row(row)).collect::<Vec<_>>())
+    }
+
+    /// Room for the scores of so many rows.
+    pub(crate) fn room(&self, rows: usize) -> Matrix {
+        Matrix::zeros(rows, self.weight.rows())
+    }
+
+    /// Tasks that write the sigmoid scores `[rows, experts]`.
+    pub(crate) fn score<'a>(
+        &'a self,
+        pool: &Pool,
+        x: &'a Inputs<'_>,
+        scores: &'a mut Matrix,
+    ) -> Vec<Task<'a>> {
+        let experts = self.weight.rows();
+        let block = block_width(pool, experts, x.len(), self.weight.cols());
+        let task = |mut block: ColumnBlock<'a>| -> Task<'a> {
+            Box::new(move || {
+                x.multiply(&self.weight, block.columns.start, &mut block.rows);
+                block
+                    .rows
+                    .iter_mut()
+                    .flat_map(|row| row.iter_mut())
+                    .for_each(|s| *s = 1.0 / (1.0 + (-*s).exp()));
+            })
+        };
+        scores.column_blocks(0..experts, block).into_iter().map(task).collect()
+    }
+
+    /// The experts of every row of scores.
+    pub(crate) fn choose_all(&self, scores: Matrix) -> Routing {
         let RouterConfig { top_k, .. } = self.config;
-        let mut scores = linear(pool, x, &self.weight);
-        scores.data_mut().iter_mut().for_each(|s| *s = 1.0 / (1.0 + (-*s).exp()));
-        let mut ids = Vec::with_capacity(x.rows() * top_k);
-        let mut weights = Vec::with_capacity(x.rows() * top_k);
+        let mut ids = Vec::with_capacity(scores.rows() * top_k);
+        let mut weights = Vec::with_capacity(scores.rows() * top_k);
         for row in scores.iter_rows() {
             let mut chosen = self.choose(row);
             chosen.sort_unstable();
@@ -107,14 +144,17 @@ fn lead(values: &[f32], k: usize) -> f32 {
 /// Indices of the `k` largest values, best first; ties to the lower index, NaN below everything.
 fn top(values: &[f32], k: usize) -> Vec<usize> {
     let key = |i: usize| if values[i].is_nan() { f32::NEG_INFINITY } else { values[i] };
-    let mut order: Vec<usize> = (0..values.len()).collect();
-    let better = |&a: &usize, &b: &usize| key(b).total_cmp(&key(a)).then(a.cmp(&b));
-    if k < order.len() {
-        order.select_nth_unstable_by(k, better);
-        order.truncate(k);
+    let mut best: Vec<usize> = Vec::with_capacity(k + 1);
+    for i in 0..values.len() {
+        let beaten = |&other: &usize| key(i).total_cmp(&key(other)).is_gt();
+        if best.len() == k && !best.last().is_some_and(beaten) {
+            continue;
+        }
+        let place = best.iter().rposition(|other| !beaten(other)).map_or(0, |better| better + 1);
+        best.insert(place, i);
+        best.truncate(k);
     }
-    order.sort_unstable_by(better);
-    order
+    best
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! f32 memory that starts at a cache line.
 
+use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 
 use bytemuck::{Pod, Zeroable};
@@ -10,17 +11,68 @@ use bytemuck::{Pod, Zeroable};
 struct Line([f32; 16]);
 
 /// A fixed number of f32, the first at the start of a cache line.
-#[derive(Debug, Clone, Default)]
+///
+/// A pass makes hundreds of them and drops them again. What a thread drops it keeps for its next ones, a few of every size:
+/// to ask the allocator for aligned and often large memory each time would cost as much as the work on it.
+#[derive(Debug, Default)]
 pub(crate) struct Buffer {
     lines: Vec<Line>,
     len: usize,
 }
 
+/// Memory of a thread by the power of two that it has room for.
+type Kept = [Vec<Vec<Line>>; CLASSES];
+
+/// Sizes that are kept: up to 2^14 lines, 1 MiB.
+const CLASSES: usize = 15;
+/// Most that are kept of a size.
+const EACH: usize = 8;
+
+thread_local! {
+    static KEPT: RefCell<Kept> = const { RefCell::new([const { Vec::new() }; CLASSES]) };
+}
+
 impl Buffer {
-    pub(crate) const EMPTY: Self = Self { lines: Vec::new(), len: 0 };
+    /// Zeros that will stay: memory for them and no more.
+    pub(crate) fn lasting(len: usize) -> Self {
+        Self { lines: vec![Line([0.0; 16]); len.div_ceil(16)], len }
+    }
 
     pub(crate) fn zeros(len: usize) -> Self {
-        Self { lines: vec![Line([0.0; 16]); len.div_ceil(16)], len }
+        let count = len.div_ceil(16);
+        let class = count.next_power_of_two().trailing_zeros() as usize;
+        if count == 0 || class >= CLASSES {
+            return Self::lasting(len);
+        }
+        // A thread that ends may drop buffers after its kept ones.
+        let kept = KEPT.try_with(|kept| kept.borrow_mut()[class].pop()).ok().flatten();
+        let mut lines = kept.unwrap_or_else(|| Vec::with_capacity(1 << class));
+        lines.resize(count, Line([0.0; 16]));
+        Self { lines, len }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let mut lines = std::mem::take(&mut self.lines);
+        let class = lines.capacity().trailing_zeros() as usize;
+        if !lines.capacity().is_power_of_two() || class >= CLASSES {
+            return;
+        }
+        lines.clear();
+        // Nothing is lost but the memory's second use.
+        let _ = KEPT.try_with(|kept| {
+            let kept = &mut kept.borrow_mut()[class];
+            if kept.len() < EACH {
+                kept.push(lines);
+            }
+        });
+    }
+}
+
+impl Clone for Buffer {
+    fn clone(&self) -> Self {
+        Self::from(&**self)
     }
 }
 
@@ -51,5 +103,23 @@ impl DerefMut for Buffer {
 impl PartialEq for Buffer {
     fn eq(&self, other: &Self) -> bool {
         **self == **other
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_was_used_before_is_zero_again() {
+        for len in [1, 16, 17, 1000, 1 << 16] {
+            for _ in 0..3 {
+                let mut buffer = Buffer::zeros(len);
+                assert!(buffer.len() == len && buffer.iter().all(|&x| x == 0.0), "{len}");
+                assert!(buffer.as_ptr().cast::<Line>().is_aligned());
+                buffer.fill(f32::NAN);
+            }
+        }
+        assert!(Buffer::zeros(0).is_empty());
     }
 }

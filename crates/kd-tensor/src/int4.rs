@@ -5,12 +5,13 @@
 //! 4 significant bits and a scale 8.
 
 use std::ops::Range;
+use std::sync::{Arc, OnceLock};
 
 use half::bf16;
 
 use crate::WeightRows;
 use crate::matrix::{ShapeError, extent};
-use crate::simd::Int4Row;
+use crate::simd::{CodeTiles, Level, Rows, product};
 use crate::storage::Storage;
 
 /// Columns that share one scale.
@@ -19,6 +20,8 @@ pub const GROUP: usize = 32;
 pub const CODES_PER_WORD: usize = 8;
 
 /// A `[rows, cols]` INT4 weight, words `[rows, cols / 8]` and scales `[rows, cols / 32]`, or some rows or groups of one.
+///
+/// The first product makes a copy in the order in which products read.
 #[derive(Debug, Clone)]
 pub struct Int4Matrix {
     rows: usize,
@@ -27,6 +30,7 @@ pub struct Int4Matrix {
     stride: usize,
     words: Storage<i32>,
     scales: Storage<bf16>,
+    tiles: Arc<OnceLock<CodeTiles>>,
 }
 
 impl Int4Matrix {
@@ -47,7 +51,7 @@ impl Int4Matrix {
         }
         ShapeError::check("int4 words", rows, cols, cols / CODES_PER_WORD, words.as_slice().len())?;
         ShapeError::check("int4 scales", rows, cols, cols / GROUP, scales.as_slice().len())?;
-        Ok(Self { rows, cols, stride: cols, words, scales })
+        Ok(Self { rows, cols, stride: cols, words, scales, tiles: Arc::default() })
     }
 
     /// Rows `range` as a matrix of their own, in the same memory.
@@ -59,7 +63,7 @@ impl Int4Matrix {
         let words = extent(&range, self.stride / CODES_PER_WORD, self.cols / CODES_PER_WORD);
         let scales = extent(&range, self.stride / GROUP, self.cols / GROUP);
         let (words, scales) = (self.words.slice(words), self.scales.slice(scales));
-        Self { rows: range.len(), words, scales, ..*self }
+        Self { rows: range.len(), cols: self.cols, stride: self.stride, words, scales, tiles: Arc::default() }
     }
 
     /// Columns `range` as a matrix of their own, in the same memory: their words together with their scales.
@@ -75,7 +79,7 @@ impl Int4Matrix {
             (range.start / unit).min(end)..end
         };
         let (words, scales) = (self.words.slice(part(CODES_PER_WORD)), self.scales.slice(part(GROUP)));
-        Self { cols: range.len(), words, scales, ..*self }
+        Self { rows: self.rows, cols: range.len(), stride: self.stride, words, scales, tiles: Arc::default() }
     }
 
     /// The scales of row `row`, one for each [`GROUP`] of its columns.
@@ -92,8 +96,6 @@ impl Int4Matrix {
 }
 
 impl WeightRows for Int4Matrix {
-    type Row<'a> = Int4Row<'a>;
-
     fn rows(&self) -> usize {
         self.rows
     }
@@ -102,9 +104,14 @@ impl WeightRows for Int4Matrix {
         self.cols
     }
 
-    #[inline(always)]
-    fn row(&self, row: usize) -> Int4Row<'_> {
-        Int4Row::new(self.words(row), self.scales(row))
+    fn inputs<'x>(level: Level, x: &[&'x [f32]]) -> Rows<'x> {
+        Rows::digits(level, x)
+    }
+
+    fn multiply(&self, level: Level, start: usize, x: &Rows<'_>, out: &mut [&mut [f32]]) {
+        let row = |row: usize| (self.words(row), self.scales(row));
+        let tiles = self.tiles.get_or_init(|| CodeTiles::new(self.rows, self.cols / GROUP, row));
+        x.with_digits(|x| product(level, tiles, start, x, out));
     }
 }
 

@@ -22,9 +22,12 @@ pub mod storage;
 
 pub use dtype::DType;
 pub use int4::Int4Matrix;
-pub use linear::{ColumnBlock, PlainRows, RowList, WeightRows, block_width, linear, multiply_rows};
+pub use linear::{
+    ColumnBlock, PlainRows, RowList, WeightRows, block_width, linear, linears, multiply_all, multiply_rows,
+    task_count,
+};
 pub use matrix::{Bf16Matrix, Matrix, ShapeError, View};
-pub use pool::Pool;
+pub use pool::{Pool, Task};
 pub use ranks::{Collective, CollectiveError};
 pub use simd::{Inputs, dot, mix};
 pub use storage::Storage;

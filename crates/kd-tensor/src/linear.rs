@@ -2,26 +2,31 @@
 
 use std::ops::Range;
 
-use crate::simd::{Bf16Row, F32Row, Inputs, PlainRow, WeightRow};
+use crate::simd::{Inputs, LANES, Level, PlainRow, Rows, dots};
 use crate::{Bf16Matrix, Matrix, Pool, View};
 
 /// Multiply-adds that repay handing a task to another thread: some microseconds of one core.
 const TASK: usize = 1 << 17;
-/// Columns come in multiples of this, so that no tile of weight rows is cut.
-const STEP: usize = 4;
+/// Multiply-adds that take as long as to read a weight.
+const READ: usize = 4;
 
 /// A weight matrix `[rows, cols]` (output features, input features) in some stored form.
 pub trait WeightRows: Sync {
-    /// A row in that form.
-    type Row<'a>: WeightRow
-    where
-        Self: 'a;
     /// Output features.
     fn rows(&self) -> usize;
+
     /// Input features.
     fn cols(&self) -> usize;
-    /// Row `row`.
-    fn row(&self, row: usize) -> Self::Row<'_>;
+
+    /// Rows of activations in the form that products with these weights take.
+    #[doc(hidden)]
+    fn inputs<'x>(_level: Level, x: &[&'x [f32]]) -> Rows<'x> {
+        Rows::Plain(x.to_vec())
+    }
+
+    /// Products with rows `start …`, as many as `out` is wide.
+    #[doc(hidden)]
+    fn multiply(&self, level: Level, start: usize, x: &Rows<'_>, out: &mut [&mut [f32]]);
 }
 
 /// Weights whose rows can be read in the order of their elements, as [`crate::mix`] does.
@@ -33,31 +38,14 @@ pub trait PlainRows: WeightRows {
 impl PlainRows for Bf16Matrix {
     #[inline(always)]
     fn plain(&self, row: usize) -> impl PlainRow {
-        WeightRows::row(self, row)
+        self.row(row)
     }
 }
 
 impl PlainRows for RowList<'_> {
     #[inline(always)]
     fn plain(&self, row: usize) -> impl PlainRow {
-        WeightRows::row(self, row)
-    }
-}
-
-impl WeightRows for Bf16Matrix {
-    type Row<'a> = Bf16Row<'a>;
-
-    fn rows(&self) -> usize {
-        Bf16Matrix::rows(self)
-    }
-
-    fn cols(&self) -> usize {
-        Bf16Matrix::cols(self)
-    }
-
-    #[inline(always)]
-    fn row(&self, row: usize) -> Bf16Row<'_> {
-        Bf16Matrix::row(self, row).into()
+        self.0[row]
     }
 }
 
@@ -66,11 +54,6 @@ impl WeightRows for Bf16Matrix {
 pub struct RowList<'a>(pub &'a [&'a [f32]]);
 
 impl WeightRows for RowList<'_> {
-    type Row<'a>
-        = F32Row<'a>
-    where
-        Self: 'a;
-
     fn rows(&self) -> usize {
         self.0.len()
     }
@@ -79,9 +62,9 @@ impl WeightRows for RowList<'_> {
         self.0.first().map_or(0, |row| row.len())
     }
 
-    #[inline(always)]
-    fn row(&self, row: usize) -> F32Row<'_> {
-        self.0[row].into()
+    fn multiply(&self, level: Level, start: usize, x: &Rows<'_>, out: &mut [&mut [f32]]) {
+        let width = out.first().map_or(0, |row| row.len());
+        dots(level, &self.0[start..start + width], x.plain(), out);
     }
 }
 
@@ -138,11 +121,16 @@ pub fn multiply_rows(w: &impl WeightRows, start: usize, x: &[&[f32]], out: &mut 
     }
 }
 
-/// Columns a task should have, where each takes `work` multiply-adds and there are `columns` in all: enough to be worth
-/// a task, and so few that their weights stay in a cache while all activation rows pass by.
-pub fn block_width(pool: &Pool, columns: usize, work: usize) -> usize {
-    let tasks = (columns * work / TASK).clamp(1, 4 * pool.threads());
-    columns.div_ceil(tasks).next_multiple_of(STEP).max(STEP)
+/// Tasks into which `pool` should divide products of `rows` rows with so many weights: one, or as many for each thread.
+pub fn task_count(pool: &Pool, rows: usize, weights: usize) -> usize {
+    let tasks = ((rows + READ) * weights / TASK).min(4 * pool.threads());
+    if tasks > 1 { tasks.next_multiple_of(pool.threads()) } else { 1 }
+}
+
+/// Columns a task should have, where there are `columns` in all, each a product of `rows` rows with `weights` weights:
+/// whole tiles of weights.
+pub fn block_width(pool: &Pool, columns: usize, rows: usize, weights: usize) -> usize {
+    columns.div_ceil(task_count(pool, rows, columns * weights)).next_multiple_of(LANES).max(LANES)
 }
 
 /// `y[m, n] = Σ_k x[m, k] · w[n, k]`, with `x` `[M, K]` and `w` `[N, K]`; returns `y` `[M, N]`.
@@ -150,13 +138,34 @@ pub fn block_width(pool: &Pool, columns: usize, work: usize) -> usize {
 /// # Panics
 /// If `x` has other columns than `w`.
 pub fn linear(pool: &Pool, x: View<'_>, w: &impl WeightRows) -> Matrix {
-    let mut y = Matrix::zeros(x.rows(), w.rows());
-    let width = block_width(pool, w.rows(), x.rows() * w.cols());
-    let inputs = Inputs::new(w, &(0..x.rows()).map(|m| x.row(m)).collect::<Vec<_>>());
-    pool.for_each(y.column_blocks(0..w.rows(), width), |mut block| {
-        inputs.multiply(w, block.columns.start, &mut block.rows);
-    });
+    let [y] = linears(pool, x, [w]);
     y
+}
+
+/// [`linear`] of the same rows with several weights of one form, as one parallel region.
+///
+/// # Panics
+/// If `x` has other columns than a weight.
+pub fn linears<W: WeightRows, const N: usize>(pool: &Pool, x: View<'_>, weights: [&W; N]) -> [Matrix; N] {
+    let mut y = weights.map(|w| Matrix::zeros(x.rows(), w.rows()));
+    multiply_all(pool, x, &weights, &mut y);
+    y
+}
+
+/// [`linears`] of any number of weights into results of their shapes, which are zero.
+///
+/// # Panics
+/// If `x` has other columns than a weight, or a result another shape.
+pub fn multiply_all<W: WeightRows>(pool: &Pool, x: View<'_>, weights: &[&W], y: &mut [Matrix]) {
+    let columns: usize = weights.iter().map(|w| w.rows()).sum();
+    let Some(first) = weights.first() else { return };
+    let width = block_width(pool, columns, x.rows(), first.cols());
+    let inputs = Inputs::new(*first, &(0..x.rows()).map(|m| x.row(m)).collect::<Vec<_>>());
+    let mut tasks = Vec::new();
+    for (w, y) in weights.iter().zip(y) {
+        tasks.extend(y.column_blocks(0..w.rows(), width).into_iter().map(|block| (*w, block)));
+    }
+    pool.for_each(tasks, |(w, mut block)| inputs.multiply(w, block.columns.start, &mut block.rows));
 }
 
 #[cfg(test)]
@@ -178,7 +187,7 @@ mod tests {
         let alone = linear(&Pool::single(), x.view(), &w);
         for threads in 2..=4 {
             let pool = Pool::new(NonZeroUsize::new(threads).unwrap()).unwrap();
-            assert!(block_width(&pool, n, m * k) < n, "split over {threads} threads");
+            assert!(block_width(&pool, n, m, k) < n, "split over {threads} threads");
             assert_eq!(linear(&pool, x.view(), &w), alone, "{threads} threads");
         }
     }

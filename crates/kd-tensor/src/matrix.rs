@@ -3,11 +3,14 @@
 use std::borrow::Borrow;
 use std::ops::Range;
 use std::slice::{ChunksExact, ChunksExactMut};
+use std::sync::{Arc, OnceLock};
 
 use half::bf16;
 use thiserror::Error;
 
+use crate::WeightRows;
 use crate::buffer::Buffer;
+use crate::simd::{DenseTiles, Level, Rows, product};
 use crate::storage::Storage;
 
 /// A buffer whose length does not fit the shape it was given.
@@ -186,14 +189,35 @@ impl<'a> View<'a> {
 }
 
 /// A row-major `[rows, cols]` bf16 weight, owned or mapped from a checkpoint, or some rows or columns of one.
+///
+/// The first product makes a copy in the order in which products read. Rows of a matrix share its copy.
 #[derive(Debug, Clone)]
 pub struct Bf16Matrix {
+    /// Which rows of `whole`.
+    rows: Range<usize>,
+    whole: Arc<Whole>,
+}
+
+#[derive(Debug)]
+struct Whole {
     rows: usize,
     cols: usize,
     /// Elements from one row to the next.
     stride: usize,
     /// From the first element to the last.
     data: Storage<bf16>,
+    tiles: OnceLock<DenseTiles>,
+}
+
+impl Whole {
+    #[inline]
+    fn row(&self, row: usize) -> &[bf16] {
+        &self.data.as_slice()[row * self.stride..][..self.cols]
+    }
+
+    fn tiles(&self) -> &DenseTiles {
+        self.tiles.get_or_init(|| DenseTiles::new(self.rows, self.cols, |row| self.row(row)))
+    }
 }
 
 impl Bf16Matrix {
@@ -201,25 +225,30 @@ impl Bf16Matrix {
     pub fn new(rows: usize, cols: usize, data: impl Into<Storage<bf16>>) -> Result<Self, ShapeError> {
         let data = data.into();
         ShapeError::check("bf16 matrix", rows, cols, cols, data.as_slice().len())?;
-        Ok(Self { rows, cols, stride: cols, data })
+        Ok(Self::of(Whole { rows, cols, stride: cols, data, tiles: OnceLock::new() }))
+    }
+
+    fn of(whole: Whole) -> Self {
+        Self { rows: 0..whole.rows, whole: Arc::new(whole) }
     }
 
     /// Number of rows (output features).
     #[inline]
     pub fn rows(&self) -> usize {
-        self.rows
+        self.rows.len()
     }
 
     /// Number of columns (input features).
     #[inline]
     pub fn cols(&self) -> usize {
-        self.cols
+        self.whole.cols
     }
 
     /// Row `i`.
     #[inline]
     pub fn row(&self, i: usize) -> &[bf16] {
-        &self.data.as_slice()[i * self.stride..][..self.cols]
+        debug_assert!(i < self.rows(), "row {i} of {}", self.rows());
+        self.whole.row(self.rows.start + i)
     }
 
     /// Rows `range` as a matrix of their own, in the same memory.
@@ -227,9 +256,9 @@ impl Bf16Matrix {
     /// # Panics
     /// If the range reaches beyond the rows.
     pub fn slice_rows(&self, range: Range<usize>) -> Self {
-        assert!(range.start <= range.end && range.end <= self.rows, "rows outside the matrix");
-        let data = self.data.slice(extent(&range, self.stride, self.cols));
-        Self { rows: range.len(), data, ..*self }
+        assert!(range.start <= range.end && range.end <= self.rows(), "rows outside the matrix");
+        let rows = self.rows.start + range.start..self.rows.start + range.end;
+        Self { rows, whole: Arc::clone(&self.whole) }
     }
 
     /// Columns `range` as a matrix of their own, in the same memory.
@@ -237,10 +266,26 @@ impl Bf16Matrix {
     /// # Panics
     /// If the range reaches beyond the columns.
     pub fn slice_columns(&self, range: Range<usize>) -> Self {
-        assert!(range.start <= range.end && range.end <= self.cols, "columns outside the matrix");
-        let end = extent(&(0..self.rows), self.stride, range.end).end;
-        let data = self.data.slice(range.start.min(end)..end);
-        Self { cols: range.len(), data, ..*self }
+        assert!(range.start <= range.end && range.end <= self.cols(), "columns outside the matrix");
+        let stride = self.whole.stride;
+        let end = extent(&self.rows, stride, range.end).end;
+        let data = self.whole.data.slice((self.rows.start * stride + range.start).min(end)..end);
+        let (rows, cols) = (self.rows(), range.len());
+        Self::of(Whole { rows, cols, stride, data, tiles: OnceLock::new() })
+    }
+}
+
+impl WeightRows for Bf16Matrix {
+    fn rows(&self) -> usize {
+        Bf16Matrix::rows(self)
+    }
+
+    fn cols(&self) -> usize {
+        Bf16Matrix::cols(self)
+    }
+
+    fn multiply(&self, level: Level, start: usize, x: &Rows<'_>, out: &mut [&mut [f32]]) {
+        product(level, self.whole.tiles(), self.rows.start + start, x.plain(), out);
     }
 }
 

@@ -31,6 +31,9 @@ pub struct PoolError {
     reason: String,
 }
 
+/// A part of a parallel region ([`Pool::run`]).
+pub type Task<'a> = Box<dyn FnOnce() + Send + 'a>;
+
 /// A fixed set of worker threads. Results never depend on how many there are.
 #[derive(Debug)]
 pub struct Pool {
@@ -183,6 +186,11 @@ impl Pool {
         // A region inside a region, or of another thread, does its own work.
         let Ok(turn) = self.turn.try_lock() else { return items.into_iter().for_each(work) };
         self.share_out(turn, items, work);
+    }
+
+    /// Runs tasks of several operations as one parallel region.
+    pub fn run(&self, tasks: Vec<Task<'_>>) {
+        self.for_each(tasks, |task| task());
     }
 
     /// Calls `work` once for every item and every item on a thread of its own, so that they may wait for each other. Waits

@@ -45,6 +45,7 @@ pub(super) fn run(args: &BenchOperationArgs) -> anyhow::Result<()> {
                 name: name.to_owned(),
                 rows,
                 work: Work { multiply_adds: rows as f64 * size, bytes: 2.0 * size },
+                copies: copies.len(),
                 run: Box::new(move |n| {
                     black_box::<Matrix>(linear(pool, x.view(), &copies[n % copies.len()]));
                 }),

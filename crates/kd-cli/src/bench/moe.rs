@@ -48,6 +48,7 @@ pub(super) fn run(args: &BenchOperationArgs) -> anyhow::Result<()> {
             name: "gate_up 7168 → 2 × 2048".to_owned(),
             rows,
             work: work(2.0),
+            copies: LAYERS,
             run: Box::new(move |n| {
                 black_box::<Matrix>(layers[n % LAYERS].gate_up(pool, x.view(), &groups));
             }),
@@ -56,6 +57,7 @@ pub(super) fn run(args: &BenchOperationArgs) -> anyhow::Result<()> {
             name: "down 2048 → 7168".to_owned(),
             rows,
             work: work(1.0),
+            copies: LAYERS,
             run: Box::new(move |n| {
                 black_box::<Matrix>(layers[n % LAYERS].down(pool, rows, &hidden, &routing, &down_groups));
             }),

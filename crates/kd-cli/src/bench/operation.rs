@@ -14,14 +14,13 @@ use super::work::Work;
 use crate::args::BenchOperationArgs;
 use crate::interrupt;
 
-/// Runs of which none is recorded: they meet cold memory.
-const WARM: usize = 2;
-
 /// An operation at one size.
 pub(super) struct Operation<'a> {
     pub(super) name: String,
     pub(super) rows: usize,
     pub(super) work: Work,
+    /// Copies of the weights. As many first runs are not recorded: they put the weights in order.
+    pub(super) copies: usize,
     /// Runs it on the `n`-th copy of the weights, in turns, so that they come from memory.
     pub(super) run: Box<dyn FnMut(usize) + 'a>,
 }
@@ -46,12 +45,12 @@ pub(super) fn measure(
             interrupt::check()?;
             let start = Instant::now();
             (operation.run)(n);
-            if n >= WARM {
+            if n >= operation.copies {
                 seconds.0.push(start.elapsed().as_secs_f64());
             }
             // Clocks move: the peak is looked at beside every run.
             peak = peak.max(machine::peak(pool, 10));
-            if n >= WARM + 3 && begin.elapsed().as_secs_f64() > args.seconds {
+            if n >= operation.copies + 3 && begin.elapsed().as_secs_f64() > args.seconds {
                 break;
             }
         }

@@ -68,19 +68,30 @@ fn commit() -> Value {
 }
 
 fn machine(pool: &Pool) -> Value {
-    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let field = |key: &str| {
-        let line = info.lines().find(|line| line.starts_with(key))?;
-        line.split_once(':').map(|(_, value)| value.trim().to_owned())
-    };
     json!({
-        "cpu": field("model name"),
+        "cpu": cpu(),
         "architecture": std::env::consts::ARCH,
         "os": std::env::consts::OS,
         "cpus": std::thread::available_parallelism().map_or(1, usize::from),
         "threads": pool.threads(),
-        "device": "cpu",
     })
+}
+
+/// The processor as the system names it; virtual machines leave a name out, so family and model with it.
+pub(crate) fn cpu() -> String {
+    describe(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default())
+}
+
+fn describe(info: &str) -> String {
+    let field = |key: &str| {
+        let mut fields = info.lines().filter_map(|line| line.split_once(':'));
+        fields.find(|(name, _)| name.trim() == key).map(|(_, value)| value.trim().to_owned())
+    };
+    match (field("model name"), field("cpu family"), field("model")) {
+        (Some(name), Some(family), Some(model)) => format!("{name} (family {family} model {model})"),
+        (Some(name), ..) => name,
+        _ => format!("unknown {}", std::env::consts::ARCH),
+    }
 }
 
 /// Day of a time in UTC, as 2026-11-29.
@@ -100,7 +111,15 @@ fn date(time: SystemTime) -> String {
 mod tests {
     use std::time::{Duration, UNIX_EPOCH};
 
-    use super::date;
+    use super::{date, describe};
+
+    #[test]
+    fn a_processor_has_its_own_name() {
+        let info = "processor\t: 0\ncpu family\t: 6\nmodel\t\t: 207\nmodel name\t: Some CPU @ 2 GHz\n\nprocessor\t: 1\n";
+        assert_eq!(describe(info), "Some CPU @ 2 GHz (family 6 model 207)");
+        assert_eq!(describe("model name : Other"), "Other");
+        assert!(describe("").starts_with("unknown "));
+    }
 
     #[test]
     fn days_have_their_names() {

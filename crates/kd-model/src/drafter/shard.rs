@@ -3,7 +3,7 @@
 use kd_attn::{BlockSegment, GqaConfig, PagedCache, RopeTable, attend_block};
 use kd_moe::Mlp;
 use kd_tensor::ops::{embed_part, rms_norm_in_place, rms_norm_rows};
-use kd_tensor::{Bf16Matrix, Collective, CollectiveError, Matrix, Pool, View, linear};
+use kd_tensor::{Bf16Matrix, Collective, CollectiveError, Matrix, Pool, View, linear, linears, multiply_all};
 
 use super::Draft;
 use crate::seam::reduce_add_norm;
@@ -59,13 +59,24 @@ impl Shard {
     ) -> Result<Vec<Matrix>, CollectiveError> {
         let fused = group.all_gather(linear(pool, taps, &self.fc))?;
         let fused = rms_norm_rows(&fused, &self.hidden_norm, self.eps);
-        Ok(self.layers.iter().map(|layer| self.keys_values(pool, layer, fused.view(), rope)).collect())
+        let weights: Vec<&Bf16Matrix> =
+            self.layers.iter().flat_map(|layer| [&layer.key, &layer.value]).collect();
+        let mut all: Vec<Matrix> = weights.iter().map(|w| Matrix::zeros(fused.rows(), w.rows())).collect();
+        multiply_all(pool, fused.view(), &weights, &mut all);
+        let pairs = all.as_chunks_mut().0.iter_mut().zip(&self.layers);
+        Ok(pairs.map(|([keys, values], layer)| self.keys_values(layer, keys, values, rope)).collect())
     }
 
-    fn keys_values(&self, pool: &Pool, layer: &DraftLayer, x: View<'_>, rope: &RopeTable) -> Matrix {
-        let mut keys = linear(pool, x, &layer.key);
-        self.norm_and_rotate(&mut keys, &layer.key_norm, rope);
-        Matrix::beside(&[keys, linear(pool, x, &layer.value)])
+    /// Keys, normed and rotated, beside their values.
+    fn keys_values(
+        &self,
+        layer: &DraftLayer,
+        keys: &mut Matrix,
+        values: &Matrix,
+        rope: &RopeTable,
+    ) -> Matrix {
+        self.norm_and_rotate(keys, &layer.key_norm, rope);
+        Matrix::beside(&[&*keys, values])
     }
 
     fn norm_and_rotate(&self, heads: &mut Matrix, gain: &[f32], rope: &RopeTable) {
@@ -93,9 +104,10 @@ impl Shard {
         let mut hidden: Vec<Matrix> = first.then(|| x.clone()).into_iter().collect();
         let mut normed = rms_norm_rows(&x, &self.layers[0].input_norm, eps);
         for (i, layer) in self.layers.iter().enumerate() {
-            let mut queries = linear(pool, normed.view(), &layer.query);
+            let [mut queries, mut keys, values] =
+                linears(pool, normed.view(), [&layer.query, &layer.key, &layer.value]);
             self.norm_and_rotate(&mut queries, &layer.query_norm, rope);
-            let own = self.keys_values(pool, layer, normed.view(), rope);
+            let own = self.keys_values(layer, &mut keys, &values, rope);
             let mixed = attend_block(pool, &layer.shape, &queries, &own, segments, context, i);
             let out = linear(pool, mixed.view(), &layer.output);
             normed = reduce_add_norm(group, out, &mut x, &layer.post_norm, eps)?;

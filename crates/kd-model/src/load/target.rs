@@ -16,7 +16,8 @@ use crate::share::Share;
 use crate::target::{FeedForward, Layer, Target};
 
 impl Target {
-    /// Loads a checkpoint folder as published: `config.json`, shards and their index. Weights are mapped, not read.
+    /// Loads a checkpoint folder as published: `config.json`, shards and their index. Weights are mapped, not read; the
+    /// first product of a weight copies it into the order in which products read.
     ///
     /// # Errors
     /// [`ModelError`] naming the key or tensor, the file, what was found and what was expected. Every tensor must be

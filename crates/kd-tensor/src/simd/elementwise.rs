@@ -14,7 +14,7 @@ impl Kernel for Dot<'_> {
     type Output = f32;
 
     #[inline(always)]
-    fn run<L: Lanes, const ROWS: usize, const HALF: usize, const TALL: usize>(self, lanes: L) -> f32 {
+    fn run<L: Lanes>(self, lanes: L) -> f32 {
         let len = self.0.len().min(self.1.len());
         let ((a, a_rest), (b, b_rest)) = (self.0[..len].as_chunks(), self.1[..len].as_chunks());
         let mut sum = lanes.splat(0.0);
@@ -38,7 +38,7 @@ impl Kernel for Exponentials<'_> {
     type Output = f32;
 
     #[inline(always)]
-    fn run<L: Lanes, const ROWS: usize, const HALF: usize, const TALL: usize>(self, lanes: L) -> f32 {
+    fn run<L: Lanes>(self, lanes: L) -> f32 {
         let mut highest = [f32::NEG_INFINITY; LANES];
         for group in self.0.chunks(LANES) {
             for (max, &score) in highest.iter_mut().zip(group) {
@@ -80,7 +80,7 @@ impl Kernel for SiluMul<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<L: Lanes, const ROWS: usize, const HALF: usize, const TALL: usize>(self, lanes: L) {
+    fn run<L: Lanes>(self, lanes: L) {
         let one = lanes.splat(1.0);
         let len = self.0.len().min(self.1.len());
         let (gates, gate_rest) = self.0[..len].as_chunks_mut::<LANES>();

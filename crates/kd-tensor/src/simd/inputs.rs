@@ -1,27 +1,70 @@
-//! Activations in the order in which weights are read.
+//! Activations in the form in which products take them.
 
-use super::lanes::{LANES, Lanes, Line};
-use super::rows::WeightRow;
-use super::{Kernel, Level, products};
+use super::Level;
+use super::digits::{DigitRow, DigitRows, Digitize};
 use crate::WeightRows;
-use crate::buffer::Buffer;
 
-/// Rows of activations in the order in which the kernels of one form of weights take them.
+/// Rows of activations in the form that products with one form of weights take.
 ///
-/// To put them in order costs about as much as a product with a few weight rows, so it is done once for all tasks of an
-/// operation, and for f32 weights, which come in the order of their elements, not at all.
+/// For INT4 weights that form costs about as much as a product with a few weight rows, so it is made once for all tasks
+/// of an operation; for others the rows are taken as they are.
 #[derive(Debug)]
 pub struct Inputs<'a> {
     cols: usize,
-    steps: usize,
     rows: Rows<'a>,
 }
 
+/// Rows in one of the forms.
 #[derive(Debug)]
-enum Rows<'a> {
-    Lent(Vec<&'a [Line]>),
-    /// So many rows of so many lines.
-    Owned(Buffer, usize, usize),
+pub enum Rows<'a> {
+    Plain(Vec<&'a [f32]>),
+    Digits(DigitRows),
+    /// Some rows of others.
+    Chosen(Vec<DigitRow<'a>>),
+}
+
+impl<'a> Rows<'a> {
+    /// For products with INT4 weights.
+    pub(crate) fn digits(level: Level, x: &[&[f32]]) -> Self {
+        Self::Digits(level.run(Digitize(x)))
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::Plain(rows) => rows.len(),
+            Self::Digits(rows) => rows.len(),
+            Self::Chosen(rows) => rows.len(),
+        }
+    }
+
+    fn select(&self, rows: impl Iterator<Item = usize>) -> Rows<'_> {
+        match self {
+            Self::Plain(all) => Rows::Plain(rows.map(|row| all[row]).collect()),
+            Self::Digits(all) => Rows::Chosen(rows.map(|row| all.row(row)).collect()),
+            Self::Chosen(all) => Rows::Chosen(rows.map(|row| all[row]).collect()),
+        }
+    }
+
+    /// The rows for products with weights that are not INT4.
+    ///
+    /// # Panics
+    /// If they were made for INT4.
+    pub(crate) fn plain(&self) -> &[&'a [f32]] {
+        let Self::Plain(rows) = self else { panic!("activations for INT4 weights, but the weights are not") };
+        rows
+    }
+
+    /// The rows for products with INT4 weights, given to `f`.
+    ///
+    /// # Panics
+    /// If they were made for others.
+    pub(crate) fn with_digits(&self, f: impl FnOnce(&[DigitRow<'_>])) {
+        match self {
+            Self::Plain(_) => panic!("activations for other weights, but the weights are INT4"),
+            Self::Digits(all) => f(&(0..all.len()).map(|row| all.row(row)).collect::<Vec<_>>()),
+            Self::Chosen(rows) => f(rows),
+        }
+    }
 }
 
 impl<'a> Inputs<'a> {
@@ -29,28 +72,19 @@ impl<'a> Inputs<'a> {
     ///
     /// # Panics
     /// If a row has another length.
-    pub fn new<W: WeightRows + ?Sized>(w: &W, x: &[&'a [f32]]) -> Self {
-        Self::at::<W>(Level::best(), w.cols(), x)
+    pub fn new<W: WeightRows>(w: &W, x: &[&'a [f32]]) -> Self {
+        Self::at(Level::best(), w, x)
     }
 
-    pub(super) fn at<W: WeightRows + ?Sized>(level: Level, cols: usize, x: &[&'a [f32]]) -> Self {
+    pub(super) fn at<W: WeightRows>(level: Level, w: &W, x: &[&'a [f32]]) -> Self {
+        let cols = w.cols();
         assert!(x.iter().all(|x| x.len() == cols), "columns of x and of the weights");
-        let steps = W::Row::STEPS;
-        if steps == 1 && cols.is_multiple_of(LANES) {
-            return Self { cols, steps, rows: Rows::Lent(x.iter().map(|x| x.as_chunks().0).collect()) };
-        }
-        let lines = cols.div_ceil(steps * LANES) * steps;
-        let mut data = Buffer::zeros(x.len() * lines * LANES);
-        level.run(Arrange { x, steps, out: data.as_chunks_mut().0 });
-        Self { cols, steps, rows: Rows::Owned(data, x.len(), lines) }
+        Self { cols, rows: W::inputs(level, x) }
     }
 
     /// Number of rows.
     pub fn len(&self) -> usize {
-        match &self.rows {
-            Rows::Lent(rows) => rows.len(),
-            Rows::Owned(_, rows, _) => *rows,
-        }
+        self.rows.len()
     }
 
     /// Whether there are no rows.
@@ -63,95 +97,28 @@ impl<'a> Inputs<'a> {
     /// # Panics
     /// If there is no such row.
     pub fn select(&self, rows: impl Iterator<Item = usize>) -> Inputs<'_> {
-        let lines = |row: usize| match &self.rows {
-            Rows::Lent(rows) => rows[row],
-            Rows::Owned(data, _, lines) => &data.as_chunks().0[row * lines..][..*lines],
-        };
-        Inputs { cols: self.cols, steps: self.steps, rows: Rows::Lent(rows.map(lines).collect()) }
+        Inputs { cols: self.cols, rows: self.rows.select(rows) }
     }
 
     /// `out[m][i] = Σ_k w[start + i, k] · x[m][k]` for as many weight rows as `out` is wide; each is read once.
     ///
     /// # Panics
-    /// If `out` has another number of rows, its rows have different lengths, or `w` has another form or width than the
-    /// weights that the rows were made for.
-    pub fn multiply<W: WeightRows + ?Sized>(&self, w: &W, start: usize, out: &mut [&mut [f32]]) {
+    /// If `out` has another number of rows, its rows have different lengths or reach beyond `w`, or `w` has another form or
+    /// width than the weights that the rows were made for.
+    pub fn multiply<W: WeightRows>(&self, w: &W, start: usize, out: &mut [&mut [f32]]) {
         self.multiply_at(Level::best(), w, start, out);
     }
 
-    pub(super) fn multiply_at<W: WeightRows + ?Sized>(
+    pub(super) fn multiply_at<W: WeightRows>(
         &self,
         level: Level,
         w: &W,
         start: usize,
         out: &mut [&mut [f32]],
     ) {
-        let steps = W::Row::STEPS;
-        assert_eq!((self.cols, self.steps), (w.cols(), steps), "width and form of the weights");
-        match &self.rows {
-            Rows::Lent(rows) => products::products(level, w, start, rows, out),
-            Rows::Owned(..) => self.select(0..self.len()).multiply_at(level, w, start, out),
-        }
-    }
-}
-
-/// Rows one after the other, each padded to whole blocks; a block of `16 · steps` is transposed to `[steps][16]`.
-struct Arrange<'a, 'o> {
-    x: &'a [&'a [f32]],
-    steps: usize,
-    out: &'o mut [Line],
-}
-
-impl Kernel for Arrange<'_, '_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<L: Lanes, const ROWS: usize, const HALF: usize, const TALL: usize>(self, lanes: L) {
-        match self.steps {
-            8 => self.blocks::<L, 8>(lanes),
-            2 => self.blocks::<L, 2>(lanes),
-            _ => self.blocks::<L, 1>(lanes),
-        }
-    }
-}
-
-impl Arrange<'_, '_> {
-    #[inline(always)]
-    fn blocks<L: Lanes, const STEPS: usize>(self, lanes: L) {
-        let mut out = self.out.as_chunks_mut::<STEPS>().0.iter_mut();
-        for x in self.x {
-            let blocks = x.as_chunks::<LANES>().0.as_chunks::<STEPS>().0;
-            for (block, out) in blocks.iter().zip(&mut out) {
-                transpose(lanes, block, out);
-            }
-            let rest = &x[blocks.len() * STEPS * LANES..];
-            if !rest.is_empty()
-                && let Some(out) = out.next()
-            {
-                let mut block = [[0.0; LANES]; STEPS];
-                block.as_flattened_mut()[..rest.len()].copy_from_slice(rest);
-                transpose(lanes, &block, out);
-            }
-        }
-    }
-}
-
-/// Element `STEPS · i + j` goes to `[j][i]`. To unzip all vectors turns the bits of the places once to the right.
-#[inline(always)]
-fn transpose<L: Lanes, const STEPS: usize>(lanes: L, from: &[Line; STEPS], to: &mut [Line; STEPS]) {
-    let mut v = [lanes.splat(0.0); STEPS];
-    for i in 0..STEPS {
-        v[i] = lanes.load(&from[i]);
-    }
-    let mut turns = STEPS;
-    while turns > 1 {
-        turns /= 2;
-        let old = v;
-        for i in 0..STEPS / 2 {
-            (v[i], v[STEPS / 2 + i]) = lanes.unzip(old[2 * i], old[2 * i + 1]);
-        }
-    }
-    for i in 0..STEPS {
-        lanes.store(v[i], &mut to[i]);
+        assert_eq!(self.cols, w.cols(), "width of the weights");
+        let width = out.first().map_or(0, |row| row.len());
+        assert!(start + width <= w.rows(), "rows of the weights");
+        w.multiply(level, start, &self.rows, out);
     }
 }

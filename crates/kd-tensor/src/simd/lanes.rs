@@ -11,21 +11,26 @@ pub(crate) type Line = [f32; LANES];
 /// A vector of 32-bit words in memory, of weights in any stored form.
 pub(crate) type Words = [u8; 4 * LANES];
 
+/// 32 activations as whole numbers.
+#[derive(Debug, Clone, Copy)]
+pub struct Digits {
+    /// Their digits, the lowest first.
+    pub(crate) bytes: [[u8; 32]; 3],
+    /// What is added to the sum of their products: −8 times their sum, as codes are stored with an offset of 8.
+    pub(crate) start: i32,
+}
+
 /// One instruction set. A value of the type is the proof that the processor has it.
 ///
 /// All levels compute the same thing lane by lane; those with a fused multiply-add agree bitwise.
 pub trait Lanes: Copy {
     /// Sixteen f32.
     type V: Copy;
-    /// Sixteen 32-bit words.
-    type W: Copy;
+    /// 32 INT4 codes a lane.
+    type Codes: Copy;
 
-    /// Most activation rows of a tile of `ROWS` weight rows that are decoded in it (see [`super::Kernel::run`]).
-    const FEW: usize;
-    /// Most activation rows of a tile of `HALF` as many.
-    const MANY: usize;
-    /// Most activation rows of a tile of `ROWS` weight rows that are f32 already.
-    const WIDE: usize;
+    /// Vectors that the registers hold.
+    const VECTORS: usize;
 
     /// Runs a kernel as a function of its own, so that it has the registers to itself. The function must not be one
     /// for an instruction set: those are inlined whatever their attributes say.
@@ -47,25 +52,18 @@ pub trait Lanes: Copy {
     fn round(self, v: Self::V) -> Self::V;
     /// `2^n` for whole `n` in −126 … 127; anything for NaN.
     fn pow2(self, n: Self::V) -> Self::V;
-    /// The bf16 of the words in order.
-    fn widen(self, from: &Words) -> (Self::V, Self::V);
-    fn words(self, from: &Words) -> Self::W;
-    /// The words as f32.
-    fn floats(self, words: Self::W) -> Self::V;
-    /// The bf16 in the low halves of the words.
-    fn low_halves(self, words: Self::W) -> Self::V;
-    /// The bf16 in the high halves of the words.
-    fn high_halves(self, words: Self::W) -> Self::V;
-    /// The lowest nibbles less 8, and the words without them.
-    fn codes(self, words: Self::W) -> (Self::V, Self::W);
-    /// Each value in four lanes.
-    fn spread(self, from: &[bf16; 4]) -> Self::V;
-    /// The elements at even places of `a` and then `b`, and those at odd places.
-    fn unzip(self, a: Self::V, b: Self::V) -> (Self::V, Self::V);
+    /// bf16 as they are.
+    fn widen(self, from: &[bf16; LANES]) -> Self::V;
+    /// The bf16 in the low halves of the words, and those in the high halves.
+    fn halves(self, words: &Words) -> (Self::V, Self::V);
+    /// 32 codes a lane, eight a vector as [`super::tiles::CodeTiles`] has them.
+    fn codes(self, words: &[Words; 4]) -> Self::Codes;
+    /// `start + Σ code · digits` for 0 ≤ code < 16, where digit `d` counts `256^d`: exact in 32 bits, then rounded to f32.
+    fn code_sums(self, codes: Self::Codes, x: &Digits) -> Self::V;
     /// The sums over the lanes of four vectors, each in the order of [`join`].
     fn join4(self, v: [Self::V; 4]) -> [f32; 4];
-    /// Asks for memory that will soon be read.
-    fn prefetch(self, memory: &Words);
+    /// Asks for memory that will soon be read. Any address will do.
+    fn prefetch(self, memory: *const Words);
 }
 
 /// The sum of all lanes: halves onto each other, then quarters, and so on.
@@ -79,6 +77,12 @@ pub(crate) fn join(mut lanes: [f32; LANES]) -> f32 {
         }
     }
     lanes[0]
+}
+
+/// Four bytes from place `4 · i` on, as a word.
+#[inline(always)]
+pub(crate) fn dword(bytes: &[u8; 32], i: usize) -> i32 {
+    i32::from_le_bytes([bytes[4 * i], bytes[4 * i + 1], bytes[4 * i + 2], bytes[4 * i + 3]])
 }
 
 /// Any processor: a multiply-add rounds the product first.
@@ -96,14 +100,12 @@ fn each(f: impl Fn(usize) -> f32) -> [f32; LANES] {
 
 impl Lanes for Portable {
     type V = [f32; LANES];
-    type W = [u32; LANES];
-    const FEW: usize = 2;
-    const MANY: usize = 4;
-    const WIDE: usize = 2;
+    type Codes = [Words; 8];
+    const VECTORS: usize = 8;
 
     #[inline(never)]
     fn apart<K: Kernel>(self, kernel: K) -> K::Output {
-        kernel.run::<_, 2, 1, 4>(self)
+        kernel.run(self)
     }
 
     #[inline(always)]
@@ -162,49 +164,32 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
-    fn widen(self, from: &Words) -> (Self::V, Self::V) {
-        let bits = from.as_chunks::<2>().0;
-        let value = |i: usize| f32::from_bits(u32::from(u16::from_le_bytes(bits[i])) << 16);
-        (each(value), each(|i| value(LANES + i)))
+    fn widen(self, from: &[bf16; LANES]) -> Self::V {
+        from.map(bf16::to_f32)
     }
 
     #[inline(always)]
-    fn words(self, from: &Words) -> Self::W {
-        let words = from.as_chunks::<4>().0;
-        let mut out = [0; LANES];
-        out.iter_mut().zip(words).for_each(|(out, &word)| *out = u32::from_le_bytes(word));
-        out
+    fn halves(self, words: &Words) -> (Self::V, Self::V) {
+        let bits = |i: usize| u32::from_le_bytes(words.as_chunks().0[i]);
+        (each(|i| f32::from_bits(bits(i) << 16)), each(|i| f32::from_bits(bits(i) & 0xffff_0000)))
     }
 
     #[inline(always)]
-    fn floats(self, words: Self::W) -> Self::V {
-        words.map(f32::from_bits)
+    fn codes(self, words: &[Words; 4]) -> Self::Codes {
+        std::array::from_fn(|i| words[i / 2].map(|byte| if i % 2 == 0 { byte & 15 } else { byte >> 4 }))
     }
 
     #[inline(always)]
-    fn low_halves(self, words: Self::W) -> Self::V {
-        words.map(|word| f32::from_bits(word << 16))
-    }
-
-    #[inline(always)]
-    fn high_halves(self, words: Self::W) -> Self::V {
-        words.map(|word| f32::from_bits(word & 0xffff_0000))
-    }
-
-    #[inline(always)]
-    fn codes(self, words: Self::W) -> (Self::V, Self::W) {
-        (words.map(|word| ((word & 15) as i32 - 8) as f32), words.map(|word| word >> 4))
-    }
-
-    #[inline(always)]
-    fn spread(self, from: &[bf16; 4]) -> Self::V {
-        each(|i| f32::from_bits(u32::from(from[i / 4].to_bits()) << 16))
-    }
-
-    #[inline(always)]
-    fn unzip(self, a: Self::V, b: Self::V) -> (Self::V, Self::V) {
-        let at = |i: usize| if i < LANES { a[i] } else { b[i - LANES] };
-        (each(|i| at(2 * i)), each(|i| at(2 * i + 1)))
+    fn code_sums(self, codes: Self::Codes, x: &Digits) -> Self::V {
+        each(|lane| {
+            let sum = |digits: &[u8; 32]| -> i32 {
+                let product =
+                    |k: usize| i32::from(codes[k / 4][4 * lane + k % 4]) * i32::from(digits[k] as i8);
+                (0..32).map(product).sum()
+            };
+            let [low, middle, high] = [0, 1, 2].map(|d| sum(&x.bytes[d]));
+            (x.start + low).wrapping_add(((high << 8) + middle) << 8) as f32
+        })
     }
 
     #[inline(always)]
@@ -213,5 +198,5 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
-    fn prefetch(self, _: &Words) {}
+    fn prefetch(self, _: *const Words) {}
 }

@@ -16,14 +16,22 @@ impl Kernel for MultiplyAdds {
     type Output = usize;
 
     #[inline(always)]
-    fn run<L: Lanes, const ROWS: usize, const HALF: usize, const TALL: usize>(self, lanes: L) -> usize {
+    fn run<L: Lanes>(self, lanes: L) -> usize {
+        if L::VECTORS >= 32 { self.of::<L, 16>(lanes) } else { self.of::<L, 5>(lanes) }
+    }
+}
+
+impl MultiplyAdds {
+    /// Between `N` registers: more than multiply-adds are under way at a time.
+    #[inline(always)]
+    fn of<L: Lanes, const N: usize>(self, lanes: L) -> usize {
         let (a, b) = (lanes.splat(black_box(0.5)), lanes.splat(black_box(1.0)));
         // Sums that start alike would be made one.
-        let mut sums = [a; TALL];
+        let mut sums = [a; N];
         for sum in &mut sums {
             *sum = lanes.splat(black_box(1.0));
         }
-        let rounds = self.0.div_ceil(TALL);
+        let rounds = self.0.div_ceil(N);
         for _ in 0..rounds {
             for sum in &mut sums {
                 *sum = lanes.mul_add(*sum, a, b);
@@ -32,7 +40,7 @@ impl Kernel for MultiplyAdds {
         for sum in sums {
             black_box(stored(lanes, sum));
         }
-        rounds * TALL * LANES
+        rounds * N * LANES
     }
 }
 
@@ -51,7 +59,7 @@ impl Kernel for Read<'_> {
     type Output = f32;
 
     #[inline(always)]
-    fn run<L: Lanes, const ROWS: usize, const HALF: usize, const TALL: usize>(self, lanes: L) -> f32 {
+    fn run<L: Lanes>(self, lanes: L) -> f32 {
         let mut sums = [lanes.splat(0.0); 4];
         if self.stream == self.lines.len() {
             for four in self.lines.as_chunks::<4>().0 {

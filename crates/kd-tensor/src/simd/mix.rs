@@ -47,15 +47,15 @@ impl<W: PlainRows + ?Sized> Kernel for Mix<'_, '_, W> {
     type Output = ();
 
     #[inline(always)]
-    fn run<L: Lanes, const ROWS: usize, const HALF: usize, const TALL: usize>(self, lanes: L) {
+    fn run<L: Lanes>(self, lanes: L) {
         let mut done = 0;
         while done < self.out.len() {
             let a = &self.coefficients[done..];
             let out = &mut self.out[done..];
             // A chunk is two vectors wide, so there are a third as many rows of them as a tile has sums.
-            done += if L::WIDE >= 6 && out.len() >= 8 {
+            done += if L::VECTORS >= 32 && out.len() >= 8 {
                 mix_rows::<L, _, 8>(lanes, a, self.w, out)
-            } else if L::WIDE >= 6 && out.len() >= 4 {
+            } else if L::VECTORS >= 32 && out.len() >= 4 {
                 mix_rows::<L, _, 4>(lanes, a, self.w, out)
             } else if out.len() >= 2 {
                 mix_rows::<L, _, 2>(lanes, a, self.w, out)

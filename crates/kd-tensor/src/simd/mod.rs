@@ -1,55 +1,61 @@
 //! The inner loops, written once over [`Lanes`] and compiled for each instruction set worth telling apart; the best
 //! that the processor has is chosen at run time.
 //!
-//! A product of two rows always adds an element into the lane that its place in the stored row decides ([`rows`]), in
-//! order, and joins the lanes in a fixed tree. So for one instruction set it is bitwise the same whichever kernel
-//! computes it, in whatever tile.
+//! Weights are read in tiles of sixteen output features, a feature a lane ([`tiles`]): a lane adds up its own product, in
+//! order of the columns, whatever else is in the tile. So for one instruction set a product is bitwise the same for any
+//! number of activation rows, wherever the output features are cut.
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod codes;
+mod dense;
+mod digits;
+mod dots;
 mod elementwise;
 mod inputs;
 mod lanes;
 mod limits;
 mod mix;
-mod panel;
-mod products;
+mod product;
 mod rows;
 #[cfg(test)]
 mod tests;
-mod tile;
-#[cfg(target_arch = "x86_64")]
-mod x86;
+mod tiles;
 
 use std::sync::OnceLock;
 
+pub(crate) use dots::dots;
 pub use elementwise::{dot, exponentials, silu_mul};
 pub use inputs::Inputs;
+pub(crate) use inputs::Rows;
 use lanes::{Lanes, Portable};
 pub(crate) use limits::{multiply_adds, read_all};
 pub use mix::mix;
-pub(crate) use rows::{Bf16Row, F32Row, Int4Row, PlainRow, WeightRow};
+pub(crate) use product::product;
+pub(crate) use rows::PlainRow;
+pub(crate) use tiles::{CodeTiles, DenseTiles, LANES};
 
 /// A loop: everything that is known of it before the instruction set is.
 pub trait Kernel {
     type Output;
 
-    /// Runs it. `ROWS` weight rows and [`Lanes::FEW`] activation rows fit the registers as one tile, or `HALF` and
-    /// [`Lanes::MANY`], or if the weights need no decoding `ROWS` and [`Lanes::WIDE`]; with a single activation row, `TALL`
-    /// weight rows keep the multiply-add units busy.
+    /// Runs it.
     ///
     /// Implementations are `inline(always)` down to the instructions: code takes on the instruction set of the function
     /// that it is inlined into.
-    fn run<L: Lanes, const ROWS: usize, const HALF: usize, const TALL: usize>(self, lanes: L)
-    -> Self::Output;
+    fn run<L: Lanes>(self, lanes: L) -> Self::Output;
 }
 
 /// An instruction set that this processor has.
 #[derive(Debug, Clone, Copy)]
-enum Level {
+pub enum Level {
     Portable,
     #[cfg(target_arch = "x86_64")]
-    Avx2(x86::Avx2),
+    Avx2(avx2::Avx2),
     #[cfg(target_arch = "x86_64")]
-    Avx512(x86::Avx512),
+    Avx512(avx512::Avx512),
 }
 
 impl Level {
@@ -58,8 +64,8 @@ impl Level {
         let mut levels = vec![Self::Portable];
         #[cfg(target_arch = "x86_64")]
         {
-            levels.extend(x86::Avx2::detect().map(Self::Avx2));
-            levels.extend(x86::Avx512::detect().map(Self::Avx512));
+            levels.extend(avx2::Avx2::detect().map(Self::Avx2));
+            levels.extend(avx512::Avx512::detect().map(Self::Avx512));
         }
         levels
     }
@@ -82,12 +88,12 @@ impl Level {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
-fn avx2<K: Kernel>(kernel: K, lanes: x86::Avx2) -> K::Output {
-    kernel.run::<_, 2, 1, 4>(lanes)
+fn avx2<K: Kernel>(kernel: K, lanes: avx2::Avx2) -> K::Output {
+    kernel.run(lanes)
 }
 
 #[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
-fn avx512<K: Kernel>(kernel: K, lanes: x86::Avx512) -> K::Output {
-    kernel.run::<_, 4, 2, 8>(lanes)
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma")]
+fn avx512<K: Kernel>(kernel: K, lanes: avx512::Avx512) -> K::Output {
+    kernel.run(lanes)
 }

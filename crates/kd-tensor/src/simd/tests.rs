@@ -37,7 +37,7 @@ fn all_products<W: WeightRows>(level: Level, w: &W, x: &[Vec<f32>]) -> Vec<Vec<f
     let mut out = vec![vec![f32::NAN; w.rows()]; x.len()];
     let x: Vec<&[f32]> = x.iter().map(Vec::as_slice).collect();
     let mut rows: Vec<&mut [f32]> = out.iter_mut().map(Vec::as_mut_slice).collect();
-    Inputs::at::<W>(level, w.cols(), &x).multiply_at(level, w, 0, &mut rows);
+    Inputs::at(level, w, &x).multiply_at(level, w, 0, &mut rows);
     out
 }
 
@@ -75,7 +75,7 @@ fn products_stand_alone<W: WeightRows>(w: &W) {
         }
         for (start, width) in [(1, 1), (2, 3), (w.rows() - 5, 5)] {
             let mut part = vec![0.0; width];
-            Inputs::at::<W>(level, w.cols(), &[&x[3]]).multiply_at(level, w, start, &mut [&mut part]);
+            Inputs::at(level, w, &[&x[3]]).multiply_at(level, w, start, &mut [&mut part]);
             assert_eq!(bits(&part), alone[3][start..start + width], "{level:?}, from row {start}");
         }
         if !matches!(level, Level::Portable) {

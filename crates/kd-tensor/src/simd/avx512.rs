@@ -1,0 +1,174 @@
+//! AVX-512 with integer dot products: one register a vector.
+
+use std::arch::x86_64::*;
+
+use half::bf16;
+
+use super::Kernel;
+use super::avx2::Avx2;
+use super::lanes::{Digits, LANES, Lanes, Words, dword};
+
+/// AVX-512 F, BW, DQ, VL and VNNI, with AVX2 and FMA.
+#[derive(Debug, Clone, Copy)]
+pub struct Avx512(Avx2);
+
+impl Avx512 {
+    pub(crate) fn detect() -> Option<Self> {
+        let found = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512vnni");
+        Avx2::detect().filter(|_| found).map(Self)
+    }
+}
+
+/// Instructions of a level, inside methods of its token.
+macro_rules! instructions {
+    ($($body:tt)*) => {
+        // SAFETY: a token is only made by `detect`, on a processor that has the instructions; every pointer is made
+        // from a reference to at least as many elements as the instruction reads or writes, and none needs alignment.
+        unsafe { $($body)* }
+    };
+}
+
+impl Lanes for Avx512 {
+    type V = __m512;
+    type Codes = [__m512i; 8];
+    const VECTORS: usize = 32;
+
+    #[inline(never)]
+    fn apart<K: Kernel>(self, kernel: K) -> K::Output {
+        instructions!(super::avx512(kernel, self))
+    }
+
+    #[inline(always)]
+    fn splat(self, value: f32) -> __m512 {
+        instructions!(_mm512_set1_ps(value))
+    }
+
+    #[inline(always)]
+    fn load(self, from: &[f32; LANES]) -> __m512 {
+        instructions!(_mm512_loadu_ps(from.as_ptr()))
+    }
+
+    #[inline(always)]
+    fn store(self, v: __m512, to: &mut [f32; LANES]) {
+        instructions!(_mm512_storeu_ps(to.as_mut_ptr(), v))
+    }
+
+    #[inline(always)]
+    fn mul_add(self, a: __m512, b: __m512, c: __m512) -> __m512 {
+        instructions!(_mm512_fmadd_ps(a, b, c))
+    }
+
+    #[inline(always)]
+    fn add(self, a: __m512, b: __m512) -> __m512 {
+        instructions!(_mm512_add_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn sub(self, a: __m512, b: __m512) -> __m512 {
+        instructions!(_mm512_sub_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn mul(self, a: __m512, b: __m512) -> __m512 {
+        instructions!(_mm512_mul_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn div(self, a: __m512, b: __m512) -> __m512 {
+        instructions!(_mm512_div_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn clamp(self, v: __m512, low: f32, high: f32) -> __m512 {
+        // The second operand is the result where either is NaN.
+        instructions!(_mm512_min_ps(self.splat(high), _mm512_max_ps(self.splat(low), v)))
+    }
+
+    #[inline(always)]
+    fn round(self, v: __m512) -> __m512 {
+        instructions!(_mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(v))
+    }
+
+    #[inline(always)]
+    fn pow2(self, n: __m512) -> __m512 {
+        instructions! {
+            let biased = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<23>(biased))
+        }
+    }
+
+    #[inline(always)]
+    fn widen(self, from: &[bf16; LANES]) -> __m512 {
+        instructions! {
+            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.as_ptr().cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+        }
+    }
+
+    #[inline(always)]
+    fn halves(self, words: &Words) -> (__m512, __m512) {
+        instructions! {
+            let words = _mm512_loadu_si512(words.as_ptr().cast());
+            let high = _mm512_and_si512(words, _mm512_set1_epi32(0xffff_0000u32 as i32));
+            (_mm512_castsi512_ps(_mm512_slli_epi32::<16>(words)), _mm512_castsi512_ps(high))
+        }
+    }
+
+    #[inline(always)]
+    fn codes(self, words: &[Words; 4]) -> [__m512i; 8] {
+        instructions! {
+            let nibble = _mm512_set1_epi8(15);
+            let pair = |i: usize| {
+                let words = _mm512_loadu_si512(words[i].as_ptr().cast());
+                (_mm512_and_si512(words, nibble), _mm512_and_si512(_mm512_srli_epi32::<4>(words), nibble))
+            };
+            let ((a, b), (c, d), (e, f), (g, h)) = (pair(0), pair(1), pair(2), pair(3));
+            [a, b, c, d, e, f, g, h]
+        }
+    }
+
+    #[inline(always)]
+    fn code_sums(self, codes: [__m512i; 8], x: &Digits) -> __m512 {
+        instructions! {
+            let zero = _mm512_setzero_si512();
+            let mut sums = [_mm512_set1_epi32(x.start), zero, zero];
+            let mut i = 0;
+            while i < 8 {
+                let digit = |d: usize| _mm512_set1_epi32(dword(&x.bytes[d], i));
+                sums[0] = _mm512_dpbusd_epi32(sums[0], codes[i], digit(0));
+                sums[1] = _mm512_dpbusd_epi32(sums[1], codes[i], digit(1));
+                sums[2] = _mm512_dpbusd_epi32(sums[2], codes[i], digit(2));
+                i += 1;
+            }
+            let high = _mm512_add_epi32(_mm512_slli_epi32::<8>(sums[2]), sums[1]);
+            _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32::<8>(high), sums[0]))
+        }
+    }
+
+    #[inline(always)]
+    fn join4(self, v: [__m512; 4]) -> [f32; 4] {
+        let [a, b, c, d] = v;
+        let mut sums = [0.0; 4];
+        instructions! {
+            let ab = _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(a, b), _mm512_shuffle_f32x4::<0xee>(a, b));
+            let cd = _mm512_add_ps(_mm512_shuffle_f32x4::<0x44>(c, d), _mm512_shuffle_f32x4::<0xee>(c, d));
+            // Four lanes of each, then two, then one at the start of each quarter.
+            let four = _mm512_add_ps(_mm512_shuffle_f32x4::<0x88>(ab, cd), _mm512_shuffle_f32x4::<0xdd>(ab, cd));
+            let two = _mm512_add_ps(four, _mm512_permute_ps::<0x4e>(four));
+            let one = _mm512_add_ps(two, _mm512_permute_ps::<0xb1>(two));
+            let quarters = _mm512_setr_epi32(0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12);
+            let abcd = _mm512_castps512_ps128(_mm512_permutexvar_ps(quarters, one));
+            _mm_storeu_ps(sums.as_mut_ptr(), abcd);
+        }
+        sums
+    }
+
+    #[inline(always)]
+    fn prefetch(self, memory: *const Words) {
+        self.0.prefetch(memory);
+    }
+}
