@@ -112,7 +112,7 @@ impl Source<'_> {
     ) -> Result<DeviceLayer, CudaError> {
         let a = &dims.attention;
         let feed_forward = if dims.moe[index] {
-            DeviceFeedForward::Moe(self.moe(dims, index, experts)?)
+            DeviceFeedForward::Moe(Box::new(self.moe(dims, index, experts)?))
         } else {
             DeviceFeedForward::Dense(self.mlp(dims, dims.dense_width)?)
         };
