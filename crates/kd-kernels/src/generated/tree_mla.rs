@@ -6,8 +6,8 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "tree_mla",
-    contract: "263aa236369bcb43",
-    variants: &["m64", "m16"],
+    contract: "c2293e3574b068a7",
+    variants: &["m64", "n8", "n16"],
     cooperative: false,
     pdl: true,
 };
@@ -149,7 +149,7 @@ fn preferred(
 ) -> Option<bool> {
     Some(
         match variant {
-            "m64" => arith::mul(t, h)? > arith::mul(16, b)? && arith::mul(t, h)? > 256,
+            "m64" => arith::mul(t, h)? > arith::mul(16, b)?,
             _ => true,
         },
     )
