@@ -2,7 +2,7 @@
 #pragma once
 
 #include "attn/leaves.cuh"
-#include "ptx/copy.cuh"
+#include "ptx/bulk.cuh"
 
 namespace kd {
 namespace mla {
@@ -121,11 +121,10 @@ __device__ __forceinline__ void set_up(int turn, int item, const int32_t* table,
 }
 
 // Fills the ring: the entries of an item are its tiles of queries and then its steps of keys, and the next item's follow. All
-// warps copy, two rows of each 16. An entry is one group of copies.
+// warps copy, two rows of each 16.
 template <class U, class S>
 struct Feed {
   static constexpr int TILES = (U::ROWS + KEYS - 1) / KEYS;  // entries of queries
-  static constexpr int VECS = U::W / 8;                       // vectors of 16 bytes in a row
 
   const __nv_bfloat16 *pages, *scratch, *q;
   int turn = 0;   // the item that is being requested
@@ -136,16 +135,19 @@ struct Feed {
     return ptx::shared_address(S::ring()) + slot * (KEYS * U::KEY);
   }
 
+  // Makes the barriers of the slots, by one thread.
+  __device__ __forceinline__ static void prepare() {
+    for (int slot = 0; slot < U::ST; ++slot) ptx::barrier_init(S::arrived() + slot, U::BLOCK / 32);
+    ptx::barriers_ready();
+  }
+
   // Two rows, `even` and `odd`, to rows 2 * warp and the next of a slot.
   __device__ __forceinline__ static void copy(const __nv_bfloat16* even, const __nv_bfloat16* odd, int slot) {
-    const int lane = threadIdx.x % 32;
-    const uint32_t to = at(slot) + threadIdx.x / 32 * 2 * U::KEY + lane * 16;
-    odd -= U::W;
-#pragma unroll
-    for (int i = 0; i < (2 * VECS + 31) / 32; ++i) {
-      const bool second = 32 * i + lane >= VECS;
-      if (32 * i + lane < 2 * VECS) ptx::copy16(to + 512 * i + (second ? 16 : 0), (second ? odd : even) + 8 * (32 * i + lane));
-    }
+    if (!ptx::elect_one()) return;
+    uint8_t* to = S::ring() + (slot * KEYS + int(threadIdx.x) / 32 * 2) * U::KEY;
+    ptx::barrier_arrive_expect(S::arrived() + slot, 4 * U::W);
+    ptx::bulk_load(to, even, 2 * U::W, S::arrived() + slot);
+    ptx::bulk_load(to + U::KEY, odd, 2 * U::W, S::arrived() + slot);
   }
 
   // This warp's first row of a step that serves all rows.
@@ -218,9 +220,8 @@ struct Feed {
       odd = row_at(__shfl_sync(0xffffffffu, place, 2 * warp + 1));
       if (threadIdx.x == 0) gathered_step<S>(count) = step;
     }
-    copy(even, odd, count % U::ST);
+    copy(even, odd, uint32_t(count) % U::ST);
     passed(1);
-    ptx::copy_commit();
     return true;
   }
   // Requests what there is room for if the entries before number `freed` are no longer needed.
@@ -232,13 +233,9 @@ struct Feed {
     count += entries;
   }
 
-  // Waits for this thread's part of entry `number`.
-  __device__ __forceinline__ void wait(int number) const {
-    const int later = count - 1 - number;
-    if (later >= 3) ptx::copy_wait<3>();
-    else if (later == 2) ptx::copy_wait<2>();
-    else if (later == 1) ptx::copy_wait<1>();
-    else ptx::copy_wait<0>();
+  // Waits for entry `number`.
+  __device__ __forceinline__ static void wait(int number) {
+    ptx::barrier_wait(S::arrived() + uint32_t(number) % U::ST, uint32_t(number) / U::ST & 1);
   }
 };
 

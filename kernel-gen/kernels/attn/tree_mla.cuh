@@ -31,7 +31,8 @@ __device__ __forceinline__ void attend(Feed<U, S>& feed, Narrow<U, S>& rows, con
   for (int now = 0, slot = first % U::ST; now < steps; now += 2) {
     const int second = slot + 1 == U::ST ? 0 : slot + 1;
     const bool both = now + 1 < steps;
-    feed.wait(first + now + both);
+    feed.wait(first + now);
+    if (both) feed.wait(first + now + 1);
     __syncthreads();
     feed.fill(first + now, turn + 1);
     if (rows.own == 0 || both) rows.score(rows.own == 0 ? slot : second);
@@ -67,11 +68,10 @@ __device__ __forceinline__ int trunk_turns(Feed<U, S>& feed, Wide<U, S>& rows, c
     if (rows.half == 1) rows.template mix<true>(Step{}, before, (now - 1) & 1);
     rows.template weigh<true>(Step{}, now & 1);
     if (rows.half == 0) rows.template mix<true>(Step{}, before, (now - 1) & 1);
-    ptx::copy_wait<1>();
+    feed.wait(first + now + 1);
     __syncthreads();
     if ((now + AHEAD) % (PAGE / KEYS) == 0) from = feed.trunk_rows(turn, now + AHEAD);
     feed.copy(from, from + U::W, before);
-    ptx::copy_commit();
     from += KEYS * U::W;
     rows.score((slot + 1) % U::ST);
     __syncthreads();
@@ -125,6 +125,7 @@ __device__ __forceinline__ void tree_mla(const __nv_bfloat16* q, const __nv_bflo
   const int warp = threadIdx.x / 32;
   ptx::grid_dependency_wait();
   ptx::grid_dependency_launch();
+  if (threadIdx.x == 0) Feed<U, S>::prepare();
   if (warp == 7) set_up<U, S>(0, blockIdx.x, table, starts, committed, ancestors, scale, X, B, P);
   Feed<U, S> feed{pages, scratch, q};
 #pragma unroll 1
@@ -135,7 +136,7 @@ __device__ __forceinline__ void tree_mla(const __nv_bfloat16* q, const __nv_bflo
     typename Tile<U, S>::Rows rows;
     rows.factor = &work.factor;
     feed.fill(used, turn);
-    feed.wait(used + feed.TILES - 1);
+    for (int i = 0; i < feed.TILES; ++i) feed.wait(used + i);
     __syncthreads();
     rows.take_queries(used % U::ST);
     used += feed.TILES;

@@ -13,10 +13,11 @@ family! { tree_mla, template "attn/tree_mla.cuh";
             KEY = 2 * W + 16, NODES = ROWS / H + 2 }
   require { C % 128 == 0, 512 % C == 0, R % 16 == 0, BASE <= 2048, NODES <= 32 }
   smem    { ring: u8[ST * 16 * KEY], scores: f32[1024 * MT + 1280 * NT], weights: u16[512 * MT + 256 * NT],
-            keep: f32[2 * ROWS], changed: u8[16], step: i32[32], work: i32[48], page: i32[64], paths: u64[4 * NODES] }
+            keep: f32[2 * ROWS], changed: u8[16], step: i32[32], work: i32[48], page: i32[64],
+            paths: u64[4 * NODES], arrived: u64[ST] }
   args    { q: bf16[T, H, C + R], pages: bf16[X, 64, C + R], table: i32[B, P], starts: i32[B + 1], committed: i32[B],
             ancestors: u64[T, 2], scratch: bf16[T, C + R], scale: f32, part_o: mut f32[Z, C], part_ml: mut f32[Z, 2] }
-  sass    { "HMMA.16816.F32.BF16", "LDSM.16.M88.4", "LDGSTS.E.BYPASS.128" }
+  sass    { "HMMA.16816.F32.BF16", "LDSM.16.M88.4", "UBLKCP" }
   launch  { grid resident, block 256, min_ctas CTAS, pdl }
 }
 
