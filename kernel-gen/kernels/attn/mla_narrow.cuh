@@ -9,8 +9,8 @@
 namespace kd {
 namespace mla {
 
-// Scores: a warp takes one of the steps and a quarter of the latent. Softmax: one warp, eight rows. Mix: an eighth of the
-// columns.
+// Scores: a warp takes one of the steps and a quarter of the latent. Softmax: every warp does all rows, and so has the weights
+// in the layout in which it mixes an eighth of the columns.
 template <class U, class S>
 struct Narrow {
   static constexpr int COLUMNS = U::C / 128;  // of 16, mixed by a warp
@@ -22,7 +22,7 @@ struct Narrow {
   const float* factor;  // on scores: in shared memory, since registers are scarce
   uint32_t query[U::NT][U::QSTEPS][2];
   float sum[U::NT][COLUMNS][4];
-  Softmax softmax;  // of row 8 * warp + g
+  Softmax softmax[U::NT];  // of rows 8 * n + g
 
   __device__ __forceinline__ bool has(int k) const {
     return k < U::QSTEPS && (U::STEPS % 4 == 0 || quarter * U::QSTEPS + k < U::STEPS);
@@ -39,8 +39,8 @@ struct Narrow {
       for (int m = 0; m < COLUMNS; ++m)
 #pragma unroll
         for (int c = 0; c < 4; ++c) sum[n][m][c] = 0.0f;
+      softmax[n].clear();
     }
-    softmax.clear();
   }
 
   // Scores of step `step` of the two and eight rows from quarter `from`.
@@ -69,62 +69,59 @@ struct Narrow {
       for (int c = 0; c < 4; ++c) place(own, quarter, n)[(2 * t + c % 2) * STRIDE + g + c / 2 * 8] = part[n][c];
   }
 
-  // Scores of eight rows to weights, by a warp for each eight.
+  // Scores of step `number` of the two to weights, and these times the latents in ring place `slot`.
   template <bool ALL>
-  __device__ __forceinline__ void weigh(const Step& step, int number) {
+  __device__ __forceinline__ void mix(const Step& step, int number, int slot) {
+    const uint32_t latents =
+        Feed::at(slot) + (lane % 8 + lane / 16 * 8) * U::KEY + lane / 8 % 2 * 16 + warp * (U::C / 4);
+    uint32_t values[COLUMNS][4];
+#pragma unroll
+    for (int m = 0; m < COLUMNS; ++m) ptx::ldmatrix4_transposed(values[m], latents + 32 * m);
+    mix_tile<ALL, 0>(step, number, values);
+    if constexpr (U::NT > 1) mix_tile<ALL, 1>(step, number, values);
+  }
+  template <bool ALL, int n>
+  __device__ __forceinline__ void mix_tile(const Step& step, int number, const uint32_t (&values)[COLUMNS][4]) {
     float2 part[4][2];
 #pragma unroll
     for (int from = 0; from < 4; ++from)
 #pragma unroll
       for (int i = 0; i < 2; ++i)
-        part[from][i] = *reinterpret_cast<const float2*>(place(number, from, warp) + g * STRIDE + 2 * t + 8 * i);
+        part[from][i] = *reinterpret_cast<const float2*>(place(number, from, n) + g * STRIDE + 2 * t + 8 * i);
     float s[4];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       s[2 * i] = ((part[0][i].x + part[1][i].x) + part[2][i].x) + part[3][i].x;
       s[2 * i + 1] = ((part[0][i].y + part[1][i].y) + part[2][i].y) + part[3][i].y;
     }
-    const int row = 8 * warp + g, at = number * U::NT + warp;
+    const int row = 8 * n + g;
     float keep;
     bool changed;
     const uint2 weights =
-        softmax.template weigh<ALL>(s, *factor, step, row >= step.low && row < step.high, keep, changed);
-    reinterpret_cast<uint2*>(S::weights())[at * 32 + lane] = weights;
-    if (lane == 0) S::changed()[at] = changed;
-    if (changed && t == 0) S::keep()[at * 8 + g] = keep;
-  }
-
-  // Weights of step `number` of the two times the latents in ring place `slot`.
-  __device__ __forceinline__ void mix(int slot, int number) {
-    const uint32_t latents =
-        Feed::at(slot) + (lane % 8 + lane / 16 * 8) * U::KEY + lane / 8 % 2 * 16 + warp * (U::C / 4);
-    uint32_t values[COLUMNS][4];
+        softmax[n].template weigh<ALL>(s, *factor, step, row >= step.low && row < step.high, keep, changed);
+    if (changed) {
+      // This lane's sums are those of rows 2t and 2t + 1.
+      const float even = __shfl_sync(0xffffffffu, keep, 8 * t), odd = __shfl_sync(0xffffffffu, keep, 8 * t + 4);
 #pragma unroll
-    for (int m = 0; m < COLUMNS; ++m) ptx::ldmatrix4_transposed(values[m], latents + 32 * m);
-#pragma unroll
-    for (int n = 0; n < U::NT; ++n) {
-      const int at = number * U::NT + n;
-      const uint2 weights = reinterpret_cast<const uint2*>(S::weights())[at * 32 + lane];
-      if (S::changed()[at]) {
-        const float2 keep = reinterpret_cast<const float2*>(S::keep())[at * 4 + t];
-#pragma unroll
-        for (int m = 0; m < COLUMNS; ++m) {
-          sum[n][m][0] *= keep.x, sum[n][m][1] *= keep.y;
-          sum[n][m][2] *= keep.x, sum[n][m][3] *= keep.y;
-        }
+      for (int m = 0; m < COLUMNS; ++m) {
+        sum[n][m][0] *= even, sum[n][m][1] *= odd;
+        sum[n][m][2] *= even, sum[n][m][3] *= odd;
       }
-#pragma unroll
-      for (int m = 0; m < COLUMNS; ++m)
-        ptx::mma_16816_bf16(sum[n][m], values[m][0], values[m][1], values[m][2], values[m][3], weights.x, weights.y);
     }
+#pragma unroll
+    for (int m = 0; m < COLUMNS; ++m)
+      ptx::mma_16816_bf16(sum[n][m], values[m][0], values[m][1], values[m][2], values[m][3], weights.x, weights.y);
   }
 
   // Partial results, as those of wide tiles.
   __device__ __forceinline__ void store(const Work& work, float* part_o, float* part_ml, int Z) const {
     const int64_t first = work.part, room = ::min(int64_t(work.rows), Z - work.part);
-    const float total = softmax.all();
-    if (warp < U::NT && t == 0 && 8 * warp + g < room)
-      *reinterpret_cast<float2*>(part_ml + (first + 8 * warp + g) * 2) = float2{softmax.base, total};
+#pragma unroll
+    for (int n = 0; n < U::NT; ++n) {
+      const float total = softmax[n].all();
+      if (warp == n && t == 0 && 8 * n + g < room)
+        *reinterpret_cast<float2*>(part_ml + (first + 8 * n + g) * 2) = float2{softmax[n].base, total};
+    }
 #pragma unroll
     for (int n = 0; n < U::NT; ++n)
 #pragma unroll

@@ -11,7 +11,6 @@ namespace mla {
 struct Work {
   Stream stream;
   int64_t part;     // the tile's first row of partial results
-  int item;         // its number
   int steps;        // steps of keys, at least one; negative: no items are left
   int row, rows;    // the tile: first (node, head) of the stream, and how many
   int start, end;   // the leaf in tokens
@@ -53,18 +52,26 @@ __device__ __forceinline__ int own_steps(const Work& work, int depth) {
   return ::max(0, ::min(work.limit, (work.stream.committed + depth) / KEYS + 1) - work.tail);
 }
 
-// Looks up the first item from `item` on that has any keys. By one warp; what is found is written down at once and read again:
-// registers are scarce.
+// Looks up the CTA's next item that has any keys, number `turn` of those it does. By one warp; what is found is written down at
+// once and read again: registers are scarce.
 template <class U, class S>
-__device__ __forceinline__ void set_up(int turn, int item, const int32_t* table, const int32_t* starts, const int32_t* committed,
-                                    const uint64_t* ancestors, float scale, int X, int B, int P) {
+__device__ __forceinline__ void set_up(int turn, const int32_t* table, const int32_t* starts, const int32_t* committed,
+                                       const uint64_t* ancestors, float scale, int32_t* queue, int X, int B, int P) {
   const int lane = threadIdx.x % 32;
   Work& work = work_of<S>(turn);
-  for (;; item += gridDim.x) {
+  for (bool first = turn == 0;; first = false) {
+    // The first item is the CTA's own number, the others are taken as they come.
+    int item = blockIdx.x;
+    bool found = first || int(gridDim.x) < work_of<S>(turn - 1).stream.items;
+    if (!first && found) {
+      if (lane == 0) item = gridDim.x + atomicAdd(queue, 1);
+      item = __shfl_sync(0xffffffffu, item, 0);
+    }
     __syncwarp();
-    const bool found = find_stream<U>(starts, committed, B, &work.stream, [=](const Stream& own, int items) {
-      return item >= own.item && item < own.item + items;
-    });
+    if (found)
+      found = find_stream<U>(starts, committed, B, &work.stream, [=](const Stream& own, int items) {
+        return item >= own.item && item < own.item + items;
+      });
     __syncwarp();
     if (!found) {
       if (lane == 0) work.steps = -1;
@@ -86,7 +93,6 @@ __device__ __forceinline__ void set_up(int turn, int item, const int32_t* table,
     Path path = {0, 0};
     if (lane < count) path = Path::load(ancestors, stream.first + node + lane, node + lane == 0);
     if (lane == 0) {
-      work.item = item;
       work.row = row;
       work.rows = rows;
       work.part = stream.part + int64_t(leaf.index) * stream.nodes * U::H + row;
@@ -205,14 +211,14 @@ struct Feed {
     if (work->steps < 0) return false;
     const int warp = threadIdx.x / 32, number = entry - TILES;
     const __nv_bfloat16 *even, *odd;
-    if (number < 0) {
+    if (number >= 0 && number < work->trunk) {
+      even = trunk_rows(turn, number);
+      odd = even + U::W;
+    } else if (number < 0) {
       // Rows beyond the tile's repeat its last.
       const int64_t first = int64_t(work->stream.first) * U::H + work->row;
       even = q + (first + ::min(KEYS * entry + 2 * warp, work->rows - 1)) * U::W;
       odd = q + (first + ::min(KEYS * entry + 2 * warp + 1, work->rows - 1)) * U::W;
-    } else if (number < work->trunk) {
-      even = trunk_rows(turn, number);
-      odd = even + U::W;
     } else {
       Step step;
       const int place = gather(*work, turn, number - work->trunk, step);

@@ -23,8 +23,8 @@ __device__ __forceinline__ Step step_of(const Work& work, int number, int entry)
   return number < work.trunk ? Step{0, U::ROWS, KEYS} : gathered_step<S>(entry);
 }
 
-// The keys of one item for a narrow tile, from ring entry `first` on. Two steps are scored, weighed and mixed while the next
-// ones arrive.
+// The keys of one item for a narrow tile, from ring entry `first` on. Two steps are scored, then mixed, while the next ones
+// arrive.
 template <class U, class S>
 __device__ __forceinline__ void attend(Feed<U, S>& feed, Narrow<U, S>& rows, const Work& work, int turn, int first) {
   const int steps = work.steps;
@@ -34,21 +34,16 @@ __device__ __forceinline__ void attend(Feed<U, S>& feed, Narrow<U, S>& rows, con
     feed.wait(first + now);
     if (both) feed.wait(first + now + 1);
     __syncthreads();
-    feed.fill(first + now, turn + 1);
     if (rows.own == 0 || both) rows.score(rows.own == 0 ? slot : second);
+    feed.fill(first + now, turn + 1);
     __syncthreads();
-    if (rows.warp < U::NT) {
-      if (now + 1 < work.trunk) {
-        rows.template weigh<true>(Step{}, 0);
-        rows.template weigh<true>(Step{}, 1);
-      } else {
-        rows.template weigh<false>(step_of<U, S>(work, now, first + now), 0);
-        if (both) rows.template weigh<false>(step_of<U, S>(work, now + 1, first + now + 1), 1);
-      }
+    if (now + 1 < work.trunk) {
+      rows.template mix<true>(Step{}, 0, slot);
+      rows.template mix<true>(Step{}, 1, second);
+    } else {
+      rows.template mix<false>(step_of<U, S>(work, now, first + now), 0, slot);
+      if (both) rows.template mix<false>(step_of<U, S>(work, now + 1, first + now + 1), 1, second);
     }
-    __syncthreads();
-    rows.mix(slot, 0);
-    if (both) rows.mix(second, 1);
     slot = second + 1 == U::ST ? 0 : second + 1;
   }
 }
@@ -119,14 +114,14 @@ struct Tile<U, S, true> {
 template <class U, class S>
 __device__ __forceinline__ void tree_mla(const __nv_bfloat16* q, const __nv_bfloat16* pages, const int32_t* table,
                                          const int32_t* starts, const int32_t* committed, const uint64_t* ancestors,
-                                         const __nv_bfloat16* scratch, float scale, float* part_o, float* part_ml, int T,
-                                         int X, int B, int P, int Z) {
+                                         const __nv_bfloat16* scratch, float scale, int32_t* queue, float* part_o,
+                                         float* part_ml, int T, int X, int B, int P, int Z) {
   using namespace mla;
   const int warp = threadIdx.x / 32;
   ptx::grid_dependency_wait();
   ptx::grid_dependency_launch();
   if (threadIdx.x == 0) Feed<U, S>::prepare();
-  if (warp == 7) set_up<U, S>(0, blockIdx.x, table, starts, committed, ancestors, scale, X, B, P);
+  if (warp == 7) set_up<U, S>(0, table, starts, committed, ancestors, scale, queue, X, B, P);
   Feed<U, S> feed{pages, scratch, q};
 #pragma unroll 1
   for (int turn = 0, used = 0;; ++turn) {
@@ -143,7 +138,7 @@ __device__ __forceinline__ void tree_mla(const __nv_bfloat16* q, const __nv_bflo
     __syncthreads();
     feed.fill(used, turn);
     // The next item is looked up while the first keys arrive.
-    if (warp == 7) set_up<U, S>(turn + 1, work.item + gridDim.x, table, starts, committed, ancestors, scale, X, B, P);
+    if (warp == 7) set_up<U, S>(turn + 1, table, starts, committed, ancestors, scale, queue, X, B, P);
     attend(feed, rows, work, turn, used);
     used += work.steps;
     rows.store(work, part_o, part_ml, Z);

@@ -69,8 +69,8 @@ __device__ __forceinline__ float2 add_leaves(const float* o, const float* ml, in
 
 template <class U, class S>
 __device__ __forceinline__ void tree_mla_merge(const float* part_o, const float* part_ml, const int32_t* starts,
-                                               const int32_t* committed, const uint64_t* ancestors, __nv_bfloat16* y, int Z,
-                                               int B, int T) {
+                                               const int32_t* committed, const uint64_t* ancestors, int32_t* queue,
+                                               __nv_bfloat16* y, int Z, int B, int T) {
   using namespace mla;
   constexpr int COLUMNS = 128 * U::VECS, BLOCKS = U::C / COLUMNS;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, node = blockIdx.x;
@@ -91,6 +91,7 @@ __device__ __forceinline__ void tree_mla_merge(const float* part_o, const float*
   const bool there = first + (leaves - 1) * rows + U::H <= Z;
   ptx::grid_dependency_wait();
   ptx::grid_dependency_launch();
+  if (node == 0 && blockIdx.y == 0 && threadIdx.x == 0) *queue = 0;
   float* sums = S::sums();
   for (int block = blockIdx.y; block < U::H * BLOCKS; block += gridDim.y) {
     const int head = block / BLOCKS, column = block % BLOCKS * COLUMNS;

@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "tree_mla_merge",
-    contract: "926e81e9b5946402",
+    contract: "5b585974a02c0238",
     variants: &["few", "many"],
     cooperative: false,
     pdl: true,
@@ -31,6 +31,8 @@ pub struct Args<'a> {
     pub committed: TensorRef<'a, i32, 1>,
     /// `u64[T, 2]`, read.
     pub ancestors: TensorRef<'a, u64, 2>,
+    /// `i32[1]`, written.
+    pub queue: TensorMut<'a, i32, 1>,
     /// `bf16[T, H, C]`, written.
     pub y: TensorMut<'a, ::half::bf16, 3>,
 }
@@ -73,6 +75,7 @@ impl TreeMlaMerge {
         shapes.expect("part_ml", 1, args.part_ml.dim(1), "2", || Some(2))?;
         shapes.expect("starts", 0, args.starts.dim(0), "B + 1", || arith::add(b, 1))?;
         shapes.expect("ancestors", 1, args.ancestors.dim(1), "2", || Some(2))?;
+        shapes.expect("queue", 0, args.queue.dim(0), "1", || Some(1))?;
         shapes.expect("y", 0, args.y.dim(0), "T", || Some(t))?;
         shapes.expect("y", 1, args.y.dim(1), "H", || Some(h))?;
         shapes.expect("y", 2, args.y.dim(2), "C", || Some(c))?;
@@ -91,6 +94,7 @@ impl TreeMlaMerge {
         params.push(&args.starts);
         params.push(&args.committed);
         params.push(&args.ancestors);
+        params.push(&args.queue);
         params.push(&args.y);
         params.int(z)?;
         params.int(b)?;
