@@ -69,31 +69,38 @@ struct Narrow {
       for (int c = 0; c < 4; ++c) place(own, quarter, n)[(2 * t + c % 2) * STRIDE + g + c / 2 * 8] = part[n][c];
   }
 
-  // Scores of step `number` of the two to weights, and these times the latents in ring place `slot`.
-  template <bool ALL>
-  __device__ __forceinline__ void mix(const Step& step, int number, int slot) {
-    const uint32_t latents =
-        Feed::at(slot) + (lane % 8 + lane / 16 * 8) * U::KEY + lane / 8 % 2 * 16 + warp * (U::C / 4);
-    uint32_t values[COLUMNS][4];
-#pragma unroll
-    for (int m = 0; m < COLUMNS; ++m) ptx::ldmatrix4_transposed(values[m], latents + 32 * m);
-    mix_tile<ALL, 0>(step, number, values);
-    if constexpr (U::NT > 1) mix_tile<ALL, 1>(step, number, values);
-  }
-  template <bool ALL, int n>
-  __device__ __forceinline__ void mix_tile(const Step& step, int number, const uint32_t (&values)[COLUMNS][4]) {
+  // This lane's four scores of tile n in step `number` of the two.
+  __device__ __forceinline__ void take_scores(int number, int n, float (&s)[4]) const {
     float2 part[4][2];
 #pragma unroll
     for (int from = 0; from < 4; ++from)
 #pragma unroll
       for (int i = 0; i < 2; ++i)
         part[from][i] = *reinterpret_cast<const float2*>(place(number, from, n) + g * STRIDE + 2 * t + 8 * i);
-    float s[4];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       s[2 * i] = ((part[0][i].x + part[1][i].x) + part[2][i].x) + part[3][i].x;
       s[2 * i + 1] = ((part[0][i].y + part[1][i].y) + part[2][i].y) + part[3][i].y;
     }
+  }
+
+  __device__ __forceinline__ void take_values(int slot, uint32_t (&values)[COLUMNS][4]) const {
+    const uint32_t latents =
+        Feed::at(slot) + (lane % 8 + lane / 16 * 8) * U::KEY + lane / 8 % 2 * 16 + warp * (U::C / 4);
+#pragma unroll
+    for (int m = 0; m < COLUMNS; ++m) ptx::ldmatrix4_transposed(values[m], latents + 32 * m);
+  }
+
+  template <int n>
+  __device__ __forceinline__ void add(const uint2& weights, const uint32_t (&values)[COLUMNS][4]) {
+#pragma unroll
+    for (int m = 0; m < COLUMNS; ++m)
+      ptx::mma_16816_bf16(sum[n][m], values[m][0], values[m][1], values[m][2], values[m][3], weights.x, weights.y);
+  }
+
+  // Scores of one step and tile n to weights, and these times the latents.
+  template <bool ALL, int n>
+  __device__ __forceinline__ void mix_one(const Step& step, float (&s)[4], const uint32_t (&values)[COLUMNS][4]) {
     const int row = 8 * n + g;
     float keep;
     bool changed;
@@ -108,20 +115,62 @@ struct Narrow {
         sum[n][m][2] *= even, sum[n][m][3] *= odd;
       }
     }
+    add<n>(weights, values);
+  }
+
+  // One step.
+  __device__ __forceinline__ void mix(const Step& step, int number, int slot) {
+    uint32_t values[COLUMNS][4];
+    float s[4];
+    take_values(slot, values);
+    take_scores(number, 0, s);
+    mix_one<false, 0>(step, s, values);
+    if constexpr (U::NT > 1) {
+      take_scores(number, 1, s);
+      mix_one<false, 1>(step, s, values);
+    }
+  }
+
+  // Both steps of tile n, all of whose rows see all keys: as a rule no base rises, and nothing waits for the first.
+  template <int n>
+  __device__ __forceinline__ void mix_pair(const uint32_t (&values)[2][COLUMNS][4]) {
+    float s[2][4];
+    take_scores(0, n, s[0]);
+    take_scores(1, n, s[1]);
+    const float by = *factor;
+    float best = -INFINITY;
 #pragma unroll
-    for (int m = 0; m < COLUMNS; ++m)
-      ptx::mma_16816_bf16(sum[n][m], values[m][0], values[m][1], values[m][2], values[m][3], weights.x, weights.y);
+    for (int i = 0; i < 8; ++i) best = fmaxf(best, s[i / 4][i % 4] * by);
+    if (__any_sync(0xffffffffu, best > softmax[n].base + SLACK)) {
+      mix_one<true, n>(Step{}, s[0], values[0]);
+      mix_one<true, n>(Step{}, s[1], values[1]);
+    } else {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) s[i / 4][i % 4] *= by;
+      const uint2 first = softmax[n].template take<true>(s[0], true, 1.0f);
+      const uint2 second = softmax[n].template take<true>(s[1], true, 1.0f);
+      add<n>(first, values[0]);
+      add<n>(second, values[1]);
+    }
+  }
+  __device__ __forceinline__ void mix_both(int slot, int second) {
+    uint32_t values[2][COLUMNS][4];
+    take_values(slot, values[0]);
+    take_values(second, values[1]);
+    mix_pair<0>(values);
+    if constexpr (U::NT > 1) mix_pair<1>(values);
   }
 
   // Partial results, as those of wide tiles.
   __device__ __forceinline__ void store(const Work& work, float* part_o, float* part_ml, int Z) const {
     const int64_t first = work.part, room = ::min(int64_t(work.rows), Z - work.part);
-#pragma unroll
-    for (int n = 0; n < U::NT; ++n) {
-      const float total = softmax[n].all();
-      if (warp == n && t == 0 && 8 * n + g < room)
-        *reinterpret_cast<float2*>(part_ml + (first + 8 * n + g) * 2) = float2{softmax[n].base, total};
+    float total = softmax[0].all(), base = softmax[0].base;
+    if constexpr (U::NT > 1) {
+      const float other = softmax[1].all();
+      if (warp == 1) total = other, base = softmax[1].base;
     }
+    if (warp < U::NT && t == 0 && 8 * warp + g < room)
+      *reinterpret_cast<float2*>(part_ml + (first + 8 * warp + g) * 2) = float2{base, total};
 #pragma unroll
     for (int n = 0; n < U::NT; ++n)
 #pragma unroll

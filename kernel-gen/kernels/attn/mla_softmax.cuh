@@ -41,6 +41,12 @@ struct Softmax {
         base = best;
       }
     }
+    return take<ALL>(s, served, keep);
+  }
+
+  // The weights of scores that are relative to `base` from here on.
+  template <bool ALL>
+  __device__ __forceinline__ uint2 take(const float (&s)[4], bool served, float keep) {
     uint2 weights;
     float added[2];
 #pragma unroll

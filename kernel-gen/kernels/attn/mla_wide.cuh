@@ -15,12 +15,18 @@ struct Wide {
   static constexpr int PAIRS = U::C / 128;  // of eight columns, mixed by a warp
   using Feed = mla::Feed<U, S>;
 
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const int quarter = warp % 4, half = warp / 4;
+  int warp, lane, g, t, quarter, half;
   const float* factor;  // on scores: in shared memory, since registers are scarce
   uint32_t query[TILES][U::QSTEPS][4];
   float sum[U::MT][2 * PAIRS][4];
   Softmax softmax;  // of row 8 * warp + g
+
+  // Makes the compiler work out addresses anew: it would rather keep them in memory than registers free for them.
+  __device__ __forceinline__ void renew() {
+    const int thread = ptx::opaque(threadIdx.x);
+    warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4;
+    quarter = warp % 4, half = warp / 4;
+  }
 
   __device__ __forceinline__ static bool serves(const Step& step, int tile) {
     return step.low < 16 * tile + 16 && step.high > 16 * tile;
@@ -35,6 +41,7 @@ struct Wide {
 
   // The queries lie in the ring from `slot` on, a tile of 16 rows each.
   __device__ __forceinline__ void take_queries(int slot) {
+    renew();
 #pragma unroll
     for (int i = 0; i < TILES; ++i) {
       const uint32_t from = Feed::at((slot + TILES * half + i) % U::ST) + lane % 16 * U::KEY + lane / 16 * 16 +
@@ -150,7 +157,8 @@ struct Wide {
   }
 
   // Partial results: the mix that is not yet divided, the score (times log2 e) that weights are relative to, and their sum.
-  __device__ __forceinline__ void store(const Work& work, float* part_o, float* part_ml, int Z) const {
+  __device__ __forceinline__ void store(const Work& work, float* part_o, float* part_ml, int Z) {
+    renew();
     const int64_t first = work.part, room = Z - first;
     const int rows = work.rows;
     const float total = softmax.all();

@@ -35,14 +35,22 @@ __device__ __forceinline__ void attend(Feed<U, S>& feed, Narrow<U, S>& rows, con
     if (both) feed.wait(first + now + 1);
     __syncthreads();
     if (rows.own == 0 || both) rows.score(rows.own == 0 ? slot : second);
-    feed.fill(first + now, turn + 1);
+    // Two more steps of the trunk take the places of the two before.
+    const int asked = feed.entry - feed.TILES;
+    if (feed.turn == turn && now > 0 && feed.count + 2 == first + now + U::ST && asked + 1 < work.trunk) {
+      const __nv_bfloat16 *one = feed.trunk_rows(turn, asked), *two = feed.trunk_rows(turn, asked + 1);
+      feed.copy(one, one + U::W, uint32_t(feed.count) % U::ST);
+      feed.copy(two, two + U::W, uint32_t(feed.count + 1) % U::ST);
+      feed.passed(2);
+    } else {
+      feed.fill(first + now, turn + 1);
+    }
     __syncthreads();
     if (now + 1 < work.trunk) {
-      rows.template mix<true>(Step{}, 0, slot);
-      rows.template mix<true>(Step{}, 1, second);
+      rows.mix_both(slot, second);
     } else {
-      rows.template mix<false>(step_of<U, S>(work, now, first + now), 0, slot);
-      if (both) rows.template mix<false>(step_of<U, S>(work, now + 1, first + now + 1), 1, second);
+      rows.mix(step_of<U, S>(work, now, first + now), 0, slot);
+      if (both) rows.mix(step_of<U, S>(work, now + 1, first + now + 1), 1, second);
     }
     slot = second + 1 == U::ST ? 0 : second + 1;
   }
@@ -53,6 +61,7 @@ __device__ __forceinline__ void attend(Feed<U, S>& feed, Narrow<U, S>& rows, con
 template <class U, class S>
 __device__ __forceinline__ int trunk_turns(Feed<U, S>& feed, Wide<U, S>& rows, const Work& work, int turn, int first) {
   constexpr int AHEAD = U::ST - 1;  // of what is weighed is what is requested
+  rows.renew();
   const int trunk = work.trunk;
   int now = 1;
   if (feed.turn != turn || feed.count != first + now + AHEAD || now + AHEAD >= trunk) return now;
@@ -88,6 +97,7 @@ __device__ __forceinline__ void attend(Feed<U, S>& feed, Wide<U, S>& rows, const
 #pragma unroll 1
   for (int now = 0;; ++now) {
     if (now == 1) now = trunk_turns(feed, rows, work, turn, first);
+    rows.renew();
     if (now < work.steps) rows.template weigh<false>(step(now), now & 1);
     if (now > 0) rows.template mix<false>(step(now - 1), (first + now - 1) % U::ST, (now - 1) & 1);
     if (now == work.steps) break;

@@ -53,6 +53,12 @@ __device__ __forceinline__ uint64_t load8u(const uint64_t* address) {
   return value;
 }
 
+// The same value, which the compiler cannot know: what is computed from it is not kept from before.
+__device__ __forceinline__ int opaque(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
 // Data that no kernel writes (weights): may be read early and through the read-only path.
 __device__ __forceinline__ uint4 load16_constant(const void* address) {
   uint4 value;
