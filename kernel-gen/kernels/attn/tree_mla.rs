@@ -28,8 +28,8 @@ family! { tree_mla, template "attn/tree_mla.cuh";
 /// for its results.
 family! { tree_mla_merge, template "attn/tree_mla_merge.cuh";
   dims    { H = heads / tp, C = kv_lora_rank }
-  variant few  { VECS = 1, AHEAD = 4, CTAS = 4 }
-  variant many { VECS = 4, AHEAD = 2, CTAS = 3 } when C % 512 == 0 prefer T * H >= 256
+  variant few  { VECS = 1, AHEAD = 4, CTAS = 3 }
+  variant many { VECS = 4, AHEAD = 2, CTAS = 2 } when C % 512 == 0 prefer T * H >= 256
   const   { BASE = 128 * max(1, H / 16), WARPS = 8, ROWS = 16 }
   require { C % (128 * VECS) == 0 }
   smem    { sums: f32[WARPS * 128 * VECS], stream: i32[12 * WARPS] }

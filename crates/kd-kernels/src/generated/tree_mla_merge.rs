@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "tree_mla_merge",
-    contract: "5b585974a02c0238",
+    contract: "aa934822fc048dc0",
     variants: &["few", "many"],
     cooperative: false,
     pdl: true,
