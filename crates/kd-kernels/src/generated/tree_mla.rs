@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "tree_mla",
-    contract: "0d0c3bc4b4d12e78",
+    contract: "61aee7ceaac488fc",
     variants: &["m64", "n8", "n16"],
     cooperative: false,
     pdl: true,
@@ -157,10 +157,7 @@ fn preferred(
                 arith::mul(t, h)?
                     > arith::max(
                         arith::mul(16, b)?,
-                        arith::mul(
-                            1024,
-                            arith::max(0, arith::min(1, arith::sub(17, p)?)?)?,
-                        )?,
+                        arith::min(1024, arith::div(2048, arith::max(1, p)?)?)?,
                     )?
             }
             _ => true,
