@@ -48,6 +48,7 @@ struct Stream {
   int index, first, nodes, committed;  // its number; its first row of the pass, rows and committed tokens
   int leaves;                          // leaves that its longest path could reach
   int item;                            // the first of its work items
+  int items;                           // no fewer than the pass has
 };
 
 // Writes the stream to which `mine` leads to `found`, in shared memory; whether there is one. Stream b of B has the rows from
@@ -59,7 +60,7 @@ __device__ __forceinline__ bool find_stream(const int32_t* starts, const int32_t
   int item = 0;
   int64_t part = 0;
   for (int base = 0; base < B; base += 32) {
-    Stream own = {0, base + lane, 0, 0, 0, 0, 0};
+    Stream own = {0, base + lane, 0, 0, 0, 0, 0, 0};
     if (own.index < B) {
       own.first = ptx::load4(starts + own.index);
       own.nodes = ::max(0, ptx::load4(starts + own.index + 1) - own.first);
@@ -80,6 +81,7 @@ __device__ __forceinline__ bool find_stream(const int32_t* starts, const int32_t
     const int64_t all_parts = __shfl_sync(0xffffffffu, own.part, 31);
     own.item += item - items;
     own.part += part - parts;
+    own.items = base + 32 < B ? 0x7fffffff : item + all;
     const bool here = mine(own, items);
     if (here) *found = own;
     if (__any_sync(0xffffffffu, here)) return true;

@@ -1,228 +1,247 @@
-// One work item of tree_mla, and the copies of its queries and keys into shared memory.
+// The work items of tree_mla, and the copies of their queries and keys into a ring in shared memory.
 #pragma once
 
 #include "attn/leaves.cuh"
-#include "ptx/copy.cuh"
+#include "ptx/bulk.cuh"
 
 namespace kd {
 namespace mla {
 
+// One leaf of one stream for a tile of its rows. Two are kept: one is worked on while the next is looked up.
 struct Work {
   Stream stream;
   int64_t part;     // the tile's first row of partial results
-  int item;         // the work item that the CTA does next
-  int steps;        // steps of keys; none: nothing to do; negative: no items are left
+  int steps;        // steps of keys, at least one; negative: no items are left
   int row, rows;    // the tile: first (node, head) of the stream, and how many
   int start, end;   // the leaf in tokens
   int trunk;        // steps that serve all rows
   int node, count;  // nodes that the tile has rows of
   int tail, limit;  // first step of keys that are gathered by node, and the leaf's end, both in steps from position 0
-  int own, own_at;  // the next gathered step: which of the nodes, and its place in steps from position 0
   float factor;     // on scores, with log2 e; NaN if the page table is not of this cache
-
-  __device__ __forceinline__ bool holds(int step) const { return uint32_t(step) < uint32_t(steps); }
 };
 
 struct alignas(16) Step {
   int low, high;  // rows of the tile that it serves
-  int keys;       // keys that they see, of 16; negative: a page that does not exist
+  int keys;       // keys that they see, of 16; negative: a path that does not exist
 };
 
 template <class S>
-__device__ __forceinline__ Work& work_of() {
-  static_assert(sizeof(Work) <= S::WORK_COUNT * sizeof(int32_t), "work");
-  return *reinterpret_cast<Work*>(S::work());
+__device__ __forceinline__ Work& work_of(int turn) {
+  static_assert(2 * sizeof(Work) <= S::WORK_COUNT * sizeof(int32_t), "work");
+  return reinterpret_cast<Work*>(S::work())[turn & 1];
 }
 
-// The latest eight steps are kept.
+// What the ring's entry of this number serves, if it is gathered. The latest eight are kept.
 template <class S>
-__device__ __forceinline__ Step& step_of(int number) {
+__device__ __forceinline__ Step& gathered_step(int number) {
   static_assert(8 * sizeof(Step) <= S::STEP_COUNT * sizeof(int32_t), "step");
-  return reinterpret_cast<Step*>(S::step())[number % 8];
+  return reinterpret_cast<Step*>(S::step())[number & 7];
 }
 
-// By one warp. What is found is written down at once and read again: registers are scarce.
 template <class U, class S>
-__device__ __forceinline__ void set_up(const int32_t* table, const int32_t* starts, const int32_t* committed,
-                                       const uint64_t* ancestors, float scale, int X, int B, int P) {
+__device__ __forceinline__ uint64_t* paths_of(int turn) {
+  return S::paths() + (turn & 1) * 2 * U::NODES;
+}
+template <class S>
+__device__ __forceinline__ int32_t* pages_of(int turn) {
+  return S::page() + (turn & 1) * (MOST / PAGE);
+}
+
+// Steps of its own that a node `depth` below the root has in this leaf.
+__device__ __forceinline__ int own_steps(const Work& work, int depth) {
+  return ::max(0, ::min(work.limit, (work.stream.committed + depth) / KEYS + 1) - work.tail);
+}
+
+// Looks up the CTA's next item that has any keys, number `turn` of those it does. By one warp; what is found is written down at
+// once and read again: registers are scarce.
+template <class U, class S>
+__device__ __forceinline__ void set_up(int turn, const int32_t* table, const int32_t* starts, const int32_t* committed,
+                                       const uint64_t* ancestors, float scale, int32_t* queue, int X, int B, int P) {
   const int lane = threadIdx.x % 32;
-  Work& work = work_of<S>();
-  __syncwarp();
-  const int item = work.item;
-  const bool found = find_stream<U>(starts, committed, B, &work.stream, [=](const Stream& own, int items) {
-    return item >= own.item && item < own.item + items;
-  });
-  if (!found) {
-    if (lane == 0) work.steps = -1;
+  Work& work = work_of<S>(turn);
+  for (bool first = turn == 0;; first = false) {
+    // The first item is the CTA's own number, the others are taken as they come.
+    int item = blockIdx.x;
+    bool found = first || int(gridDim.x) < work_of<S>(turn - 1).stream.items;
+    if (!first && found) {
+      if (lane == 0) item = gridDim.x + atomicAdd(queue, 1);
+      item = __shfl_sync(0xffffffffu, item, 0);
+    }
     __syncwarp();
-    return;
-  }
-  __syncwarp();
-  if (lane == 0) {
-    const Stream stream = work.stream;
+    if (found)
+      found = find_stream<U>(starts, committed, B, &work.stream, [=](const Stream& own, int items) {
+        return item >= own.item && item < own.item + items;
+      });
+    __syncwarp();
+    if (!found) {
+      if (lane == 0) work.steps = -1;
+      __syncwarp();
+      return;
+    }
+    const Stream& stream = work.stream;
     const int tiles = (stream.nodes * U::H + U::ROWS - 1) / U::ROWS, place = item - stream.item;
     const Leaf<U::BASE> leaf = Leaf<U::BASE>::number(stream.leaves - 1 - place / tiles);
-    work.row = place % tiles * U::ROWS;
-    work.rows = ::min(U::ROWS, stream.nodes * U::H - work.row);
-    work.part = stream.part + int64_t(leaf.index) * stream.nodes * U::H + work.row;
-    work.start = leaf.start;
-    work.end = leaf.start + leaf.length;
-    work.limit = work.end / KEYS;
-    work.tail = ::max(stream.committed, leaf.start) / KEYS;
-    work.trunk = ::max(0, ::min(work.tail, work.limit) - leaf.start / KEYS);
-    work.node = work.row / U::H;
-    work.count = (work.row + work.rows - 1) / U::H - work.node + 1;
-    work.item = item + gridDim.x;
-    work.own = 0;
-    work.own_at = work.tail;
-  }
-  __syncwarp();
-  int own_steps = 0;
-  for (int i = lane; i < work.count; i += 32) {
-    const int node = work.node + i;
-    const Path path = Path::load(ancestors, work.stream.first + node, node == 0);
-    S::paths()[2 * i] = path.low;
-    S::paths()[2 * i + 1] = path.high;
-    own_steps += ::max(0, ::min(work.limit, (work.stream.committed + path.depth()) / KEYS + 1) - work.tail);
-  }
-  bool there = true;
-  for (int i = lane; i < (::min(work.end, work.stream.committed) - work.start + PAGE - 1) / PAGE; i += 32) {
-    const int at = work.start / PAGE + i;
-    const int page = at < P ? ptx::load4(table + int64_t(work.stream.index) * P + at) : -1;
-    there = there && page >= 0 && page < X;
-    S::page()[i] = page >= 0 && page < X ? page : 0;
-  }
+    const int end = leaf.start + leaf.length, row = place % tiles * U::ROWS;
+    const int rows = ::min(U::ROWS, stream.nodes * U::H - row);
+    const int node = row / U::H, count = (row + rows - 1) / U::H - node + 1;
+    // Page ids and masks come from memory together.
+    static_assert(MOST / PAGE <= 32 && U::NODES <= 32, "a lane for each page and node");
+    const int at = leaf.start / PAGE + lane;
+    const bool paged = at * PAGE < ::min(end, stream.committed);
+    int page = -1;
+    if (paged && at < P) page = ptx::load4(table + int64_t(stream.index) * P + at);
+    Path path = {0, 0};
+    if (lane < count) path = Path::load(ancestors, stream.first + node + lane, node + lane == 0);
+    if (lane == 0) {
+      work.row = row;
+      work.rows = rows;
+      work.part = stream.part + int64_t(leaf.index) * stream.nodes * U::H + row;
+      work.start = leaf.start;
+      work.end = end;
+      work.limit = end / KEYS;
+      work.tail = ::max(stream.committed, leaf.start) / KEYS;
+      work.trunk = ::max(0, ::min(work.tail, work.limit) - leaf.start / KEYS);
+      work.node = node;
+      work.count = count;
+      work.factor = scale;
+    }
+    __syncwarp();
+    int steps = lane < count ? own_steps(work, path.depth()) : 0;
+    if (lane < count) {
+      paths_of<U, S>(turn)[2 * lane] = path.low;
+      paths_of<U, S>(turn)[2 * lane + 1] = path.high;
+    }
 #pragma unroll
-  for (int step = 16; step > 0; step /= 2) own_steps += __shfl_xor_sync(0xffffffffu, own_steps, step);
-  there = __all_sync(0xffffffffu, there);
-  if (lane == 0) {
-    work.steps = work.trunk + own_steps;
-    work.factor = there ? scale * 1.44269504088896f : __int_as_float(0x7fffffff);
+    for (int step = 16; step > 0; step /= 2) steps += __shfl_xor_sync(0xffffffffu, steps, step);
+    const bool there = page >= 0 && page < X;
+    const bool all = __all_sync(0xffffffffu, there || !paged);
+    pages_of<S>(turn)[lane] = there ? page : 0;
+    if (lane == 0) {
+      work.steps = work.trunk + steps;
+      // From shared memory: else the product waits in a register for the items to come.
+      work.factor = all ? work.factor * 1.44269504088896f : __int_as_float(0x7fffffff);
+    }
+    __syncwarp();
+    if (work.trunk + steps > 0) return;
   }
-  __syncwarp();
 }
 
-// Copies of rows into the ring. All warps copy, two rows of each 16. Where the rows of a node's own step lie, one warp has
-// written down before.
+// Fills the ring: the entries of an item are its tiles of queries and then its steps of keys, and the next item's follow. All
+// warps copy, two rows of each 16.
 template <class U, class S>
-struct Loader {
+struct Feed {
+  static constexpr int TILES = (U::ROWS + KEYS - 1) / KEYS;  // entries of queries
+
   const __nv_bfloat16 *pages, *scratch, *q;
+  int turn = 0;   // the item that is being requested
+  int entry = 0;  // its next entry
+  int count = 0;  // entries requested so far
 
-  __device__ __forceinline__ static uint32_t latents(int slot) {
-    return ptx::shared_address(S::latents() + slot * (KEYS * U::LATENT));
-  }
-  __device__ __forceinline__ static uint32_t keys(int slot) {
-    return ptx::shared_address(S::keys() + slot * (KEYS * U::KEY));
-  }
-  // The rotated parts of the queries lie where scores are shared later.
-  __device__ __forceinline__ static uint32_t query_keys(int tile) {
-    return ptx::shared_address(S::scores()) + tile * (KEYS * U::KEY);
+  __device__ __forceinline__ static uint32_t at(int slot) {
+    return ptx::shared_address(S::ring()) + slot * (KEYS * U::KEY);
   }
 
-  // 16-byte vectors of an entry's latent, and of its rotated key.
-  static constexpr int VECS = U::C / 8, KEY_VECS = U::R / 8;
-
-  // Two rows, `even` and `odd`, to rows 2 * warp and the next.
-  __device__ __forceinline__ static void copy(const __nv_bfloat16* even, const __nv_bfloat16* odd, uint32_t latents,
-                                              uint32_t keys) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    latents += 2 * warp * U::LATENT;
-    keys += 2 * warp * U::KEY;
-#pragma unroll
-    for (int i = 0; i < 2 * VECS / 32; ++i) {
-      const int vec = 32 * i + lane, row = vec / VECS;
-      ptx::copy16(latents + row * U::LATENT + vec % VECS * 16, (row ? odd : even) + vec % VECS * 8);
-    }
-    const int row = lane / KEY_VECS;
-    if (lane < 2 * KEY_VECS)
-      ptx::copy16(keys + row * U::KEY + lane % KEY_VECS * 16, (row ? odd : even) + U::C + lane % KEY_VECS * 8);
+  // Makes the barriers of the slots, by one thread.
+  __device__ __forceinline__ static void prepare() {
+    for (int slot = 0; slot < U::ST; ++slot) ptx::barrier_init(S::arrived() + slot, U::BLOCK / 32);
+    ptx::barriers_ready();
   }
 
-  // The same for neighbouring rows. `from` is this lane's first vector, `to_key` where its part of the rotated keys goes.
-  __device__ __forceinline__ static void copy_pair(const __nv_bfloat16* from, uint32_t to, uint32_t to_key) {
-    static_assert(VECS % 32 == 0 || 32 % VECS == 0, "a warp copies whole rows or shares of one");
-    const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int i = 0; i < 2 * VECS / 32; ++i)
-      ptx::copy16(to + 32 * i / VECS * U::LATENT + 32 * i % VECS * 16, from + 32 * i / VECS * U::W + 32 * i % VECS * 8);
-    if (lane < 2 * KEY_VECS) ptx::copy16(to_key, from + key_vector(lane) - first_vector(lane));
-  }
-  __device__ __forceinline__ static int first_vector(int lane) { return lane / VECS * U::W + lane % VECS * 8; }
-  __device__ __forceinline__ static int key_vector(int lane) {
-    return lane / KEY_VECS * U::W + U::C + lane % KEY_VECS * 8;
+  // Two rows, `even` and `odd`, to rows 2 * warp and the next of a slot.
+  __device__ __forceinline__ static void copy(const __nv_bfloat16* even, const __nv_bfloat16* odd, int slot) {
+    if (!ptx::elect_one()) return;
+    uint8_t* to = S::ring() + (slot * KEYS + int(threadIdx.x) / 32 * 2) * U::KEY;
+    ptx::barrier_arrive_expect(S::arrived() + slot, 4 * U::W);
+    ptx::bulk_load(to, even, 2 * U::W, S::arrived() + slot);
+    ptx::bulk_load(to + U::KEY, odd, 2 * U::W, S::arrived() + slot);
   }
 
-  __device__ __forceinline__ void copy_queries() const {
-    const Work& work = work_of<S>();
-    const int row = threadIdx.x / 32 * 2;
-    for (int i = 0; i < U::MT; ++i) {
-      // Rows beyond the tile's repeat its last.
-      const int64_t first = int64_t(work.stream.first) * U::H + work.row;
-      const __nv_bfloat16* even = q + (first + ::min(16 * i + row, work.rows - 1)) * U::W;
-      const __nv_bfloat16* odd = q + (first + ::min(16 * i + row + 1, work.rows - 1)) * U::W;
-      copy(even, odd, latents(i), query_keys(i));
-    }
-    ptx::copy_commit();
-  }
-
-  // This warp's first row of step `number`, which serves all rows.
-  __device__ __forceinline__ const __nv_bfloat16* trunk_rows(int number) const {
-    const int64_t page = S::page()[number / (PAGE / KEYS)];
+  // This warp's first row of a step that serves all rows.
+  __device__ __forceinline__ const __nv_bfloat16* trunk_rows(int turn, int number) const {
+    const int64_t page = pages_of<S>(turn)[number / (PAGE / KEYS)];
     return pages + (page * PAGE + number % (PAGE / KEYS) * KEYS + int(threadIdx.x) / 32 * 2) * U::W;
   }
 
-  __device__ __forceinline__ void copy_keys(int number, int trunk) const {
-    const __nv_bfloat16 *even, *odd;
-    if (number < trunk) {
-      even = trunk_rows(number);
-      odd = even + U::W;
-    } else {
-      const int2 places = reinterpret_cast<const int2*>(S::places() + number % 4 * KEYS)[threadIdx.x / 32];
-      even = row_at(places.x);
-      odd = row_at(places.y);
+  // Step `number` of those that are gathered: whose it is, and where this lane's row of it lies: among the pages' rows, or the
+  // complement of a row of scratch.
+  __device__ __forceinline__ static int gather(const Work& work, int turn, int number, Step& step) {
+    const int lane = threadIdx.x % 32;
+    const uint64_t* paths = paths_of<U, S>(turn);
+    Path path = {0, 0};
+    if (lane < work.count) path = {paths[2 * lane], paths[2 * lane + 1]};
+    const int own = lane < work.count ? own_steps(work, path.depth()) : 0;
+    int until = own;
+#pragma unroll
+    for (int by = 1; by < 32; by *= 2) {
+      const int before = __shfl_up_sync(0xffffffffu, until, by);
+      if (lane >= by) until += before;
     }
-    copy(even, odd, latents(number % U::ST), keys(number % U::RST));
+    const int node = __popc(__ballot_sync(0xffffffffu, until <= number));
+    const int position = KEYS * (work.tail + number - __shfl_sync(0xffffffffu, until - own, node)) + lane % KEYS;
+    path = {paths[2 * node], paths[2 * node + 1]};
+    const int depth = path.depth(), committed = work.stream.committed;
+    step.low = ::max(0, (work.node + node) * U::H - work.row);
+    step.high = ::min(work.rows, (work.node + node + 1) * U::H - work.row);
+    step.keys = ::min(KEYS, committed + depth + 1 - (position - lane % KEYS));
+    int place = ~work.stream.first;
+    bool there = true;
+    if (position < committed) {
+      place = pages_of<S>(turn)[(position - work.start) / PAGE] * PAGE + position % PAGE;
+    } else {
+      // Positions that the node does not see repeat its own key: finite if the node's own is, and weighted with zero.
+      const int ancestor = path.node(::min(position - committed, depth));
+      there = ancestor < work.stream.nodes;
+      if (there) place = ~(work.stream.first + ancestor);
+    }
+    if (!__all_sync(0xffffffffu, there)) step.keys = -1;
+    return place;
   }
-
-  // A place among the pages' rows, or the complement of one in scratch.
   __device__ __forceinline__ const __nv_bfloat16* row_at(int place) const {
     return place < 0 ? scratch + int64_t(~place) * U::W : pages + int64_t(place) * U::W;
   }
 
-  // Writes down what step `number` serves, and where its rows are. By one warp; steps are planned in order.
-  __device__ __forceinline__ static void plan(int number) {
-    Work& work = work_of<S>();
-    const int lane = threadIdx.x % 32;
-    Step step = {0, work.rows, KEYS};
-    if (number >= work.trunk) {
-      Path path;
-      int own = work.own, at = work.own_at, depth;
-      for (;; ++own, at = work.tail) {
-        path = {S::paths()[2 * own], S::paths()[2 * own + 1]};
-        depth = path.depth();
-        if (at < ::min(work.limit, (work.stream.committed + depth) / KEYS + 1)) break;
-      }
-      __syncwarp();
-      work.own = own;  // the same from every lane
-      work.own_at = at + 1;
-      step.low = ::max(0, (work.node + own) * U::H - work.row);
-      step.high = ::min(work.rows, (work.node + own + 1) * U::H - work.row);
-      step.keys = ::min(KEYS, work.stream.committed + depth + 1 - KEYS * at);
-      const int position = KEYS * at + lane % KEYS;
-      int place = ~work.stream.first;
-      bool there = true;
-      if (position < work.stream.committed) {
-        place = S::page()[(position - work.start) / PAGE] * PAGE + position % PAGE;
-      } else {
-        // Positions that the node does not see repeat its own key: finite if the node's own is, and weighted with zero.
-        const int ancestor = path.node(::min(position - work.stream.committed, depth));
-        there = ancestor < work.stream.nodes;
-        if (there) place = ~(work.stream.first + ancestor);
-      }
-      if (!__all_sync(0xffffffffu, there)) step.keys = -1;
-      if (lane < KEYS) S::places()[number % 4 * KEYS + lane] = place;
+  // Requests the next entry, of items up to number `last`. Whether there was one to request.
+  __device__ __forceinline__ bool next(int last) {
+    const Work* work = &work_of<S>(turn);
+    if (work->steps >= 0 && entry == TILES + work->steps) {
+      if (turn == last) return false;
+      work = &work_of<S>(++turn);
+      entry = 0;
     }
-    if (lane == 0) step_of<S>(number) = step;
+    if (work->steps < 0) return false;
+    const int warp = threadIdx.x / 32, number = entry - TILES;
+    const __nv_bfloat16 *even, *odd;
+    if (number >= 0 && number < work->trunk) {
+      even = trunk_rows(turn, number);
+      odd = even + U::W;
+    } else if (number < 0) {
+      // Rows beyond the tile's repeat its last.
+      const int64_t first = int64_t(work->stream.first) * U::H + work->row;
+      even = q + (first + ::min(KEYS * entry + 2 * warp, work->rows - 1)) * U::W;
+      odd = q + (first + ::min(KEYS * entry + 2 * warp + 1, work->rows - 1)) * U::W;
+    } else {
+      Step step;
+      const int place = gather(*work, turn, number - work->trunk, step);
+      even = row_at(__shfl_sync(0xffffffffu, place, 2 * warp));
+      odd = row_at(__shfl_sync(0xffffffffu, place, 2 * warp + 1));
+      if (threadIdx.x == 0) gathered_step<S>(count) = step;
+    }
+    copy(even, odd, uint32_t(count) % U::ST);
+    passed(1);
+    return true;
+  }
+  // Requests what there is room for if the entries before number `freed` are no longer needed.
+  __device__ __forceinline__ void fill(int freed, int last) {
+    while (count < freed + U::ST && next(last)) {}
+  }
+  __device__ __forceinline__ void passed(int entries) {
+    entry += entries;
+    count += entries;
+  }
+
+  // Waits for entry `number`.
+  __device__ __forceinline__ static void wait(int number) {
+    ptx::barrier_wait(S::arrived() + uint32_t(number) % U::ST, uint32_t(number) / U::ST & 1);
   }
 };
 

@@ -5,125 +5,153 @@
 // query and keys, in order of position. While all 16 positions are committed, a step serves every row of the tile. From there
 // on each node has steps of its own, gathered along its path from page and scratch: the row cannot tell where a key came from.
 //
-// A step's scores become weights, each warp those of eight rows; then these mix the latents, each warp an eighth of the columns,
-// while the scores of the next step are multiplied, each warp a quarter of the latent. Copies run two steps and more ahead.
+// Neither can it tell how many steps are worked on together, nor which side of the products its tile is: wide tiles keep the
+// tensor cores busy, narrow ones the memory.
 #pragma once
 
-#include "attn/mla_work.cuh"
-#include "attn/mla_step.cuh"
+#include "attn/mla_narrow.cuh"
+#include "attn/mla_wide.cuh"
 #include "ptx/pdl.cuh"
 
 namespace kd {
 
 namespace mla {
 
-// A turn of the pipeline: step `now` is weighed, then mixed while the next is multiplied. Either may be absent.
+// The step of `work` whose ring entry has number `entry`.
 template <class U, class S>
-__device__ __forceinline__ void any_turn(const Loader<U, S>& loader, Multiplier<U, S>& rows, int now) {
-  const Work& work = work_of<S>();
-  const int warp = threadIdx.x / 32;
-  if (warp == (now & 7) && work.holds(now + U::ST)) loader.plan(now + U::ST);
-  if (work.holds(now + U::ST - 1)) loader.copy_keys(now + U::ST - 1, work.trunk);
-  ptx::copy_commit();
-  if (now >= 0) rows.template weigh<false>(step_of<S>(now));
-  ptx::copy_wait<U::ST - 2>();
-  __syncthreads();
-  if (now >= 0) {
-    const Step step = step_of<S>(now);
-    uint32_t values[rows.PAIRS][4], weights[4];
-    rows.take_values(now % U::ST, values);
-#pragma unroll
-    for (int m = 0; m < U::MT; ++m) {
-      if (!rows.serves(step, m)) continue;
-      rows.scale(m);
-      rows.take_weights(m, weights);
-      rows.mix(m, weights, values);
-    }
-  }
-  if (work.holds(now + 1)) {
-    const Step step = step_of<S>(now + 1);
-    bool served = false;
-#pragma unroll
-    for (int i = 0; i < rows.TILES; ++i) served |= rows.serves(step, rows.tile(i));
-    if (served) rows.score((now + 1) % U::ST, (now + 1) % U::RST);
-    if (served) rows.share();
-  }
-  __syncthreads();
+__device__ __forceinline__ Step step_of(const Work& work, int number, int entry) {
+  return number < work.trunk ? Step{0, U::ROWS, KEYS} : gathered_step<S>(entry);
 }
 
-// The same as long as both steps, and the one that is copied, serve every row with every key. Returns the first step that was
-// not mixed.
+// The keys of one item for a narrow tile, from ring entry `first` on. Two steps are scored, then mixed, while the next ones
+// arrive.
 template <class U, class S>
-__device__ __forceinline__ int trunk_turns(const Loader<U, S>& loader, Multiplier<U, S>& rows, int now) {
-  const int trunk = work_of<S>().trunk, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const uint32_t to = loader.latents(0) + 2 * warp * U::LATENT + lane / loader.VECS * U::LATENT + lane % loader.VECS * 16;
-  const uint32_t to_key = loader.keys(0) + 2 * warp * U::KEY + lane / loader.KEY_VECS * U::KEY + lane % loader.KEY_VECS * 16;
-  const __nv_bfloat16* from = loader.trunk_rows(now + U::ST - 1) + loader.first_vector(lane);
-#pragma unroll 1
-  for (int copied = now + U::ST - 1; copied < trunk; ++copied, ++now) {
-    if (copied % (PAGE / KEYS) == 0) from = loader.trunk_rows(copied) + loader.first_vector(lane);
-    loader.copy_pair(from, to + copied % U::ST * (KEYS * U::LATENT), to_key + copied % U::RST * (KEYS * U::KEY));
-    ptx::copy_commit();
-    from += KEYS * U::W;
-    rows.template weigh<true>(Step{});
-    ptx::copy_wait<U::ST - 2>();
+__device__ __forceinline__ void attend(Feed<U, S>& feed, Narrow<U, S>& rows, const Work& work, int turn, int first) {
+  const int steps = work.steps;
+  for (int now = 0, slot = first % U::ST; now < steps; now += 2) {
+    const int second = slot + 1 == U::ST ? 0 : slot + 1;
+    const bool both = now + 1 < steps;
+    feed.wait(first + now);
+    if (both) feed.wait(first + now + 1);
     __syncthreads();
-    rows.scale_all();
-    rows.mix_all(now % U::ST);
-    rows.score((now + 1) % U::ST, (now + 1) % U::RST);
-    rows.share();
+    if (rows.own == 0 || both) rows.score(rows.own == 0 ? slot : second);
+    // Two more steps of the trunk take the places of the two before.
+    const int asked = feed.entry - feed.TILES;
+    if (feed.turn == turn && now > 0 && feed.count + 2 == first + now + U::ST && asked + 1 < work.trunk) {
+      const __nv_bfloat16 *one = feed.trunk_rows(turn, asked), *two = feed.trunk_rows(turn, asked + 1);
+      feed.copy(one, one + U::W, uint32_t(feed.count) % U::ST);
+      feed.copy(two, two + U::W, uint32_t(feed.count + 1) % U::ST);
+      feed.passed(2);
+    } else {
+      feed.fill(first + now, turn + 1);
+    }
+    __syncthreads();
+    if (now + 1 < work.trunk) {
+      rows.mix_both(slot, second);
+    } else {
+      rows.mix(step_of<U, S>(work, now, first + now), 0, slot);
+      if (both) rows.mix(step_of<U, S>(work, now + 1, first + now + 1), 1, second);
+    }
+    slot = second + 1 == U::ST ? 0 : second + 1;
+  }
+}
+
+// The turns of a wide tile, from step 1 on, whose steps, and the one that is requested, serve all rows. Returns the step to be
+// weighed next.
+template <class U, class S>
+__device__ __forceinline__ int trunk_turns(Feed<U, S>& feed, Wide<U, S>& rows, const Work& work, int turn, int first) {
+  constexpr int AHEAD = U::ST - 1;  // of what is weighed is what is requested
+  rows.renew();
+  const int trunk = work.trunk;
+  int now = 1;
+  if (feed.turn != turn || feed.count != first + now + AHEAD || now + AHEAD >= trunk) return now;
+  const __nv_bfloat16* from = feed.trunk_rows(turn, now + AHEAD);
+#pragma unroll 1
+  for (; now + AHEAD < trunk; ++now) {
+    const int slot = (first + now) % U::ST, before = (slot + U::ST - 1) % U::ST;
+    if (rows.half == 1) rows.template mix<true>(Step{}, before, (now - 1) & 1);
+    rows.template weigh<true>(Step{}, now & 1);
+    if (rows.half == 0) rows.template mix<true>(Step{}, before, (now - 1) & 1);
+    feed.wait(first + now + 1);
+    __syncthreads();
+    if ((now + AHEAD) % (PAGE / KEYS) == 0) from = feed.trunk_rows(turn, now + AHEAD);
+    feed.copy(from, from + U::W, before);
+    from += KEYS * U::W;
+    rows.score((slot + 1) % U::ST);
     __syncthreads();
   }
+  feed.passed(now - 1);
   return now;
 }
+
+// The same for a wide tile. A step is weighed while the one before it is mixed, half of the warps in either order so that both
+// kinds of unit are busy, and then the next one is scored.
+template <class U, class S>
+__device__ __forceinline__ void attend(Feed<U, S>& feed, Wide<U, S>& rows, const Work& work, int turn, int first) {
+  static_assert((U::ST & (U::ST - 1)) == 0, "slots by number");
+  const auto step = [&](int number) { return step_of<U, S>(work, number, first + number); };
+  feed.wait(first);
+  __syncthreads();
+  if (rows.scores(step(0))) rows.score(first % U::ST);
+  __syncthreads();
+#pragma unroll 1
+  for (int now = 0;; ++now) {
+    if (now == 1) now = trunk_turns(feed, rows, work, turn, first);
+    rows.renew();
+    if (now < work.steps) rows.template weigh<false>(step(now), now & 1);
+    if (now > 0) rows.template mix<false>(step(now - 1), (first + now - 1) % U::ST, (now - 1) & 1);
+    if (now == work.steps) break;
+    const bool more = now + 1 < work.steps;
+    if (more) feed.wait(first + now + 1);
+    __syncthreads();
+    feed.fill(first + now, turn + 1);
+    if (more && rows.scores(step(now + 1))) rows.score((first + now + 1) % U::ST);
+    __syncthreads();
+  }
+}
+
+template <class U, class S, bool = (U::NT > 0)>
+struct Tile {
+  using Rows = Wide<U, S>;
+};
+template <class U, class S>
+struct Tile<U, S, true> {
+  using Rows = Narrow<U, S>;
+};
 
 }  // namespace mla
 
 template <class U, class S>
 __device__ __forceinline__ void tree_mla(const __nv_bfloat16* q, const __nv_bfloat16* pages, const int32_t* table,
                                          const int32_t* starts, const int32_t* committed, const uint64_t* ancestors,
-                                         const __nv_bfloat16* scratch, float scale, float* part_o, float* part_ml, int T,
-                                         int X, int B, int P, int Z) {
+                                         const __nv_bfloat16* scratch, float scale, int32_t* queue, float* part_o,
+                                         float* part_ml, int T, int X, int B, int P, int Z) {
   using namespace mla;
   const int warp = threadIdx.x / 32;
   ptx::grid_dependency_wait();
-  const Loader<U, S> loader{pages, scratch, q};
-  if (threadIdx.x == 0) work_of<S>().item = blockIdx.x;
-  while (true) {
-    if (warp == 0) set_up<U, S>(table, starts, committed, ancestors, scale, X, B, P);
-    __syncthreads();
-    const Work& work = work_of<S>();
-    if (work.steps < 0) break;
-    if (work.steps > 0) {
-      loader.copy_queries();
-      if (warp == 0)
-        for (int i = 0; i < U::ST - 1; ++i)
-          if (work.holds(i)) loader.plan(i);
-      ptx::copy_wait<0>();
-      __syncthreads();
-      Multiplier<U, S> rows;
-      rows.factor = work.factor;
-      rows.take_queries();
-      __syncthreads();
-      for (int i = 0; i < U::ST - 2; ++i) {
-        if (work.holds(i)) loader.copy_keys(i, work.trunk);
-        ptx::copy_commit();
-      }
-      any_turn(loader, rows, -1);
-      int now = 0;
-      if (U::ST - 1 < work.trunk) {
-        now = trunk_turns(loader, rows, 0);
-        // Steps that were copied there have not been planned.
-        if (warp == 0)
-          for (int i = 0; i < U::ST; ++i)
-            if (work.holds(now + i)) loader.plan(now + i);
-        __syncthreads();
-      }
+  ptx::grid_dependency_launch();
+  if (threadIdx.x == 0) Feed<U, S>::prepare();
+  if (warp == 7) set_up<U, S>(0, table, starts, committed, ancestors, scale, queue, X, B, P);
+  Feed<U, S> feed{pages, scratch, q};
 #pragma unroll 1
-      for (; now < work.steps; ++now) any_turn(loader, rows, now);
-      rows.store(part_o, part_ml, Z);
-    }
-    __syncthreads();  // the work's description is read to the end
+  for (int turn = 0, used = 0;; ++turn) {
+    __syncthreads();
+    const Work& work = work_of<S>(turn);
+    if (work.steps < 0) break;
+    typename Tile<U, S>::Rows rows;
+    rows.factor = &work.factor;
+    feed.fill(used, turn);
+    for (int i = 0; i < feed.TILES; ++i) feed.wait(used + i);
+    __syncthreads();
+    rows.take_queries(used % U::ST);
+    used += feed.TILES;
+    __syncthreads();
+    feed.fill(used, turn);
+    // The next item is looked up while the first keys arrive.
+    if (warp == 7) set_up<U, S>(turn + 1, table, starts, committed, ancestors, scale, queue, X, B, P);
+    attend(feed, rows, work, turn, used);
+    used += work.steps;
+    rows.store(work, part_o, part_ml, Z);
   }
 }
 

@@ -64,6 +64,14 @@ __device__ __forceinline__ void bulk_load(void* to, const void* from, uint32_t b
       : "memory");
 }
 
+// The same for data that is read again.
+__device__ __forceinline__ void bulk_load(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(to)),
+               "l"(from), "r"(bytes), "r"(shared_address(barrier))
+               : "memory");
+}
+
 // Arrives once this thread's copies so far are there.
 __device__ __forceinline__ void barrier_arrive_copies(uint64_t* barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");

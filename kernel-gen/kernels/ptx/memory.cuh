@@ -40,9 +40,22 @@ __device__ __forceinline__ float load4f(const float* address) {
   return value;
 }
 
+// Two neighbouring f32, likewise.
+__device__ __forceinline__ float2 load8f(const float* address) {
+  float2 value;
+  asm volatile("ld.global.v2.f32 {%0, %1}, [%2];" : "=f"(value.x), "=f"(value.y) : "l"(address) : "memory");
+  return value;
+}
+
 __device__ __forceinline__ uint64_t load8u(const uint64_t* address) {
   uint64_t value;
   asm volatile("ld.global.u64 %0, [%1];" : "=l"(value) : "l"(address) : "memory");
+  return value;
+}
+
+// The same value, which the compiler cannot know: what is computed from it is not kept from before.
+__device__ __forceinline__ int opaque(int value) {
+  asm volatile("" : "+r"(value));
   return value;
 }
 

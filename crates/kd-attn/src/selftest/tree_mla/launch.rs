@@ -67,6 +67,7 @@ pub(crate) struct Pass {
     committed: Buffer<i32>,
     ancestors: Buffer<u64>,
     scratch: Buffer<bf16>,
+    queue: CudaSlice<i32>,
     part_o: CudaSlice<f32>,
     part_ml: CudaSlice<f32>,
     pub(crate) mixed: Buffer<bf16>,
@@ -96,6 +97,7 @@ impl Pass {
             committed: Buffer::new(stream, &vec![0; room.streams])?,
             ancestors: Buffer::new(stream, &vec![u64::MAX; room.rows * WORDS])?,
             scratch: Buffer::new(stream, &nan(room.rows * key))?,
+            queue: upload(stream, &[0])?,
             part_o: upload(stream, &vec![f32::NAN; room.partial * widths.latent])?,
             part_ml: upload(stream, &vec![f32::NAN; room.partial * 2])?,
             mixed: Buffer::new(stream, &nan(room.rows * widths.heads * widths.latent))?,
@@ -222,6 +224,7 @@ impl Pass {
             ancestors: TensorRef::new(stream, self.ancestors.view(), [rows, WORDS])?,
             scratch: TensorRef::new(stream, self.scratch.view(), [rows, key])?,
             scale: SCALE,
+            queue: TensorMut::new(stream, self.queue.as_view_mut(), [1])?,
             part_o: TensorMut::new(stream, self.part_o.as_view_mut(), [partial, latent])?,
             part_ml: TensorMut::new(stream, self.part_ml.as_view_mut(), [partial, 2])?,
         };
@@ -232,6 +235,7 @@ impl Pass {
             starts: TensorRef::new(stream, self.starts.view(), [streams + 1])?,
             committed: TensorRef::new(stream, self.committed.view(), [streams])?,
             ancestors: TensorRef::new(stream, self.ancestors.view(), [rows, WORDS])?,
+            queue: TensorMut::new(stream, self.queue.as_view_mut(), [1])?,
             y: TensorMut::new(stream, self.mixed.view_mut(), [rows, heads, latent])?,
         };
         self.attention.merge.launch(stream, Choice::Auto, args).map(drop)

@@ -1,0 +1,74 @@
+// Scores of a step of 16 keys to weights: the online softmax of tree_mla, for both orientations alike.
+#pragma once
+
+#include "attn/mla_work.cuh"
+#include "ptx/math.cuh"
+
+namespace kd {
+namespace mla {
+
+// A row's weights are relative to the greatest score at the last step that rose by more than this, in powers of two: sums
+// are scaled seldom, and stay far from overflow.
+constexpr float SLACK = 8.0f;
+
+// The part that this lane keeps of row lane / 4: keys 2t, 2t + 1, 2t + 8 and 2t + 9 of each step, t = lane % 4.
+struct Softmax {
+  float base, total;
+
+  __device__ __forceinline__ void clear() { base = -INFINITY, total = 0.0f; }
+
+  // Weights of the four keys in pairs, in bf16; `keep` is what the row's earlier sums are to be multiplied with, `changed`
+  // whether it is 1 for all eight rows. ALL: every row is served and sees every key.
+  template <bool ALL>
+  __device__ __forceinline__ uint2 weigh(float (&s)[4], float factor, const Step& step, bool served, float& keep,
+                                         bool& changed) {
+    const int t = threadIdx.x % 4;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      s[i] *= factor;
+      if (ALL) continue;
+      if (i / 2 * 8 + 2 * t + i % 2 >= step.keys) s[i] = -INFINITY;
+      if (step.keys < 0) s[i] = __int_as_float(0x7fffffff);
+    }
+    float best = fmaxf(fmaxf(s[0], s[1]), fmaxf(s[2], s[3]));
+    keep = 1.0f;
+    changed = __any_sync(0xffffffffu, (ALL || served) && best > base + SLACK);
+    if (changed) {
+      best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 1));
+      best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 2));
+      if ((ALL || served) && best > base + SLACK) {
+        keep = ptx::exp2_fast(base - best);
+        base = best;
+      }
+    }
+    return take<ALL>(s, served, keep);
+  }
+
+  // The weights of scores that are relative to `base` from here on.
+  template <bool ALL>
+  __device__ __forceinline__ uint2 take(const float (&s)[4], bool served, float keep) {
+    uint2 weights;
+    float added[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const __nv_bfloat162 pair =
+          __floats2bfloat162_rn(ptx::exp2_fast(s[2 * i] - base), ptx::exp2_fast(s[2 * i + 1] - base));
+      uint32_t bits = *reinterpret_cast<const uint32_t*>(&pair);
+      if (!ALL && !served) bits = 0;
+      (i == 0 ? weights.x : weights.y) = bits;
+      // The sum is that of the rounded weights, so that equal values mix to themselves.
+      added[i] = __uint_as_float(bits << 16) + __uint_as_float(bits & 0xffff0000u);
+    }
+    total = total * keep + (added[0] + added[1]);
+    return weights;
+  }
+
+  // The sum of the row's weights, in all four lanes.
+  __device__ __forceinline__ float all() const {
+    const float pair = total + __shfl_xor_sync(0xffffffffu, total, 1);
+    return pair + __shfl_xor_sync(0xffffffffu, pair, 2);
+  }
+};
+
+}  // namespace mla
+}  // namespace kd

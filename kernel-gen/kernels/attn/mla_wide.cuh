@@ -1,0 +1,184 @@
+// What the eight warps of tree_mla do with a step of 16 keys for a tile of 64 rows, which are the m16 side of the products.
+#pragma once
+
+#include "attn/mla_softmax.cuh"
+#include "ptx/ldmatrix.cuh"
+#include "ptx/mma.cuh"
+
+namespace kd {
+namespace mla {
+
+// Scores: a warp takes half of the rows and a quarter of the latent. Softmax: eight rows. Mix: an eighth of the columns.
+template <class U, class S>
+struct Wide {
+  static constexpr int TILES = U::MT / 2;   // of 16 rows, scored by a warp
+  static constexpr int PAIRS = U::C / 128;  // of eight columns, mixed by a warp
+  using Feed = mla::Feed<U, S>;
+
+  int warp, lane, g, t, quarter, half;
+  const float* factor;  // on scores: in shared memory, since registers are scarce
+  uint32_t query[TILES][U::QSTEPS][4];
+  float sum[U::MT][2 * PAIRS][4];
+  Softmax softmax;  // of row 8 * warp + g
+
+  // Makes the compiler work out addresses anew: it would rather keep them in memory than registers free for them.
+  __device__ __forceinline__ void renew() {
+    const int thread = ptx::opaque(threadIdx.x);
+    warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4;
+    quarter = warp % 4, half = warp / 4;
+  }
+
+  __device__ __forceinline__ static bool serves(const Step& step, int tile) {
+    return step.low < 16 * tile + 16 && step.high > 16 * tile;
+  }
+  __device__ __forceinline__ bool scores(const Step& step) const {
+    return step.low < 16 * TILES * (half + 1) && step.high > 16 * TILES * half;
+  }
+  // Whether this warp's quarter has a step k.
+  __device__ __forceinline__ bool has(int k) const {
+    return k < U::QSTEPS && (U::STEPS % 4 == 0 || quarter * U::QSTEPS + k < U::STEPS);
+  }
+
+  // The queries lie in the ring from `slot` on, a tile of 16 rows each.
+  __device__ __forceinline__ void take_queries(int slot) {
+    renew();
+#pragma unroll
+    for (int i = 0; i < TILES; ++i) {
+      const uint32_t from = Feed::at((slot + TILES * half + i) % U::ST) + lane % 16 * U::KEY + lane / 16 * 16 +
+                            32 * quarter * U::QSTEPS;
+#pragma unroll
+      for (int k = 0; k < U::QSTEPS; ++k)
+        if (has(k)) ptx::ldmatrix4(query[i][k], from + 32 * k);
+    }
+#pragma unroll
+    for (int m = 0; m < U::MT; ++m)
+#pragma unroll
+      for (int n = 0; n < 2 * PAIRS; ++n)
+#pragma unroll
+        for (int c = 0; c < 4; ++c) sum[m][n][c] = 0.0f;
+    softmax.clear();
+  }
+
+  // Where a lane finds four keys' scores of the eight rows that warp `eight` finishes, from quarter `from`.
+  __device__ __forceinline__ float* place(int from, int eight) const {
+    return S::scores() + (from * 2 * U::MT + eight) * 128 + lane * 4;
+  }
+
+  // This warp's part of the scores over the keys in ring place `slot`, for the warps that finish them.
+  __device__ __forceinline__ void score(int slot) const {
+    const uint32_t from = Feed::at(slot) + (lane % 8 + lane / 16 * 8) * U::KEY + lane / 8 % 2 * 16 + 32 * quarter * U::QSTEPS;
+    float part[TILES][2][4] = {};
+    // Loaded two steps ahead.
+    uint32_t b[3][4];
+    if (has(0)) ptx::ldmatrix4(b[0], from);
+    if (has(1)) ptx::ldmatrix4(b[1], from + 32);
+#pragma unroll
+    for (int k = 0; k < U::QSTEPS; ++k) {
+      if (has(k + 2)) ptx::ldmatrix4(b[(k + 2) % 3], from + 32 * (k + 2));
+      if (!has(k)) continue;
+#pragma unroll
+      for (int n = 0; n < 2; ++n)
+#pragma unroll
+        for (int i = 0; i < TILES; ++i)
+          ptx::mma_16816_bf16(part[i][n], query[i][k][0], query[i][k][1], query[i][k][2], query[i][k][3], b[k % 3][2 * n],
+                              b[k % 3][2 * n + 1]);
+    }
+#pragma unroll
+    for (int i = 0; i < TILES; ++i)
+#pragma unroll
+      for (int r = 0; r < 2; ++r)
+        *reinterpret_cast<float4*>(place(quarter, 2 * (TILES * half + i) + r)) =
+            float4{part[i][0][2 * r], part[i][0][2 * r + 1], part[i][1][2 * r], part[i][1][2 * r + 1]};
+  }
+
+  // Scores of eight rows to weights; weights of two steps are kept, by `parity`.
+  template <bool ALL>
+  __device__ __forceinline__ void weigh(const Step& step, int parity) {
+    float4 part[4];
+#pragma unroll
+    for (int from = 0; from < 4; ++from) part[from] = *reinterpret_cast<const float4*>(place(from, warp));
+    float s[4] = {((part[0].x + part[1].x) + part[2].x) + part[3].x, ((part[0].y + part[1].y) + part[2].y) + part[3].y,
+                  ((part[0].z + part[1].z) + part[2].z) + part[3].z, ((part[0].w + part[1].w) + part[2].w) + part[3].w};
+    const int row = 8 * warp + g;
+    float keep;
+    bool changed;
+    const uint2 weights =
+        softmax.template weigh<ALL>(s, *factor, step, row >= step.low && row < step.high, keep, changed);
+    uint32_t* to = reinterpret_cast<uint32_t*>(S::weights() + (parity * U::ROWS + row) * KEYS) + t;
+    const int swap = g / 4 * 4;
+    to[swap] = weights.x;
+    to[4 - swap] = weights.y;
+    if (lane == 0) S::changed()[8 * parity + warp] = changed;
+    if (changed && t == 0) S::keep()[parity * U::ROWS + row] = keep;
+  }
+
+  // Scales the sums of 16-row tile `m` where a row's base rose.
+  __device__ __forceinline__ void scale(int m, int parity) {
+    const uint8_t* changed = S::changed() + 8 * parity + 2 * m;
+    const float* keep = S::keep() + parity * U::ROWS + 16 * m + g;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      if (!changed[r]) continue;
+      const float by = keep[8 * r];
+#pragma unroll
+      for (int n = 0; n < 2 * PAIRS; ++n) sum[m][n][2 * r] *= by, sum[m][n][2 * r + 1] *= by;
+    }
+  }
+
+  __device__ __forceinline__ void take_weights(int m, int parity, uint32_t (&a)[4]) const {
+    const int row = lane % 16;
+    ptx::ldmatrix4(a, ptx::shared_address(S::weights() + (parity * U::ROWS + 16 * m) * KEYS) + row * 2 * KEYS +
+                          (lane / 16 ^ row / 4 % 2) * 16);
+  }
+
+  // Weights times the latents in ring place `slot`. ALL: for all rows.
+  template <bool ALL>
+  __device__ __forceinline__ void mix(const Step& step, int slot, int parity) {
+    const uint2 flags = *reinterpret_cast<const uint2*>(S::changed() + 8 * parity);
+    const uint32_t latents = Feed::at(slot) + (lane % 8 + lane / 8 % 2 * 8) * U::KEY + lane / 16 * 16 + warp * (U::C / 4);
+    uint32_t values[PAIRS][4], a[2][4];
+    take_weights(0, parity, a[0]);
+#pragma unroll
+    for (int n = 0; n < PAIRS; ++n) ptx::ldmatrix4_transposed(values[n], latents + 32 * n);
+    if ((flags.x | flags.y) != 0)
+#pragma unroll
+      for (int m = 0; m < U::MT; ++m) scale(m, parity);
+#pragma unroll
+    for (int m = 0; m < U::MT; ++m) {
+      if (m + 1 < U::MT) take_weights(m + 1, parity, a[(m + 1) % 2]);
+      if (!ALL && !serves(step, m)) continue;
+#pragma unroll
+      for (int n = 0; n < PAIRS; ++n) {
+        const uint32_t(&w)[4] = a[m % 2];
+        ptx::mma_16816_bf16(sum[m][2 * n], w[0], w[1], w[2], w[3], values[n][0], values[n][1]);
+        ptx::mma_16816_bf16(sum[m][2 * n + 1], w[0], w[1], w[2], w[3], values[n][2], values[n][3]);
+      }
+    }
+  }
+
+  // Partial results: the mix that is not yet divided, the score (times log2 e) that weights are relative to, and their sum.
+  __device__ __forceinline__ void store(const Work& work, float* part_o, float* part_ml, int Z) {
+    renew();
+    const int64_t first = work.part, room = Z - first;
+    const int rows = work.rows;
+    const float total = softmax.all();
+    const int own = 8 * warp + g;
+    if (t == 0 && own < rows && own < room)
+      *reinterpret_cast<float2*>(part_ml + (first + own) * 2) = float2{softmax.base, total};
+    float* to = part_o + (first + g) * U::C + warp * (U::C / 8) + 2 * t;
+#pragma unroll
+    for (int m = 0; m < U::MT; ++m)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int row = 16 * m + 8 * r + g;
+        if (row >= rows || row >= room) continue;
+#pragma unroll
+        for (int n = 0; n < 2 * PAIRS; ++n)
+          *reinterpret_cast<float2*>(to + (16 * m + 8 * r) * U::C + 8 * n) =
+              float2{sum[m][n][2 * r], sum[m][n][2 * r + 1]};
+      }
+  }
+};
+
+}  // namespace mla
+}  // namespace kd
