@@ -4,7 +4,7 @@ use cudarc::driver::CudaSlice;
 use half::bf16;
 
 use super::time;
-use crate::families::{add_rms_norm, commit, latent_append, rms_norm};
+use crate::families::{add_rms_norm, commit, mla_inputs, rms_norm};
 use crate::selftest::{Random, upload};
 use crate::{Choice, Device, KernelError, Kernels, Stream, TensorMut, TensorRef};
 
@@ -30,7 +30,8 @@ pub struct RowsLine {
     pub micros: f64,
 }
 
-/// Measures the kernels of the profile's widths: hidden size `hidden`, and latents of `latent` values of which `rope` rotate.
+/// Measures the kernels of the profile's widths: hidden size `hidden`, compressed queries of `query` values, and cache entries
+/// of `latent` values and `rope` that rotate.
 ///
 /// # Errors
 /// A width without a kernel, memory that does not suffice, a launch that fails.
@@ -38,11 +39,11 @@ pub fn rows(
     device: &Device,
     kernels: &Kernels,
     hidden: usize,
-    [latent, rope]: [usize; 2],
+    [query, latent, rope]: [usize; 3],
 ) -> Result<Vec<RowsLine>, KernelError> {
     let stream = device.stream()?;
     let mut lines = norms(&stream, kernels, hidden)?;
-    lines.push(append(&stream, kernels, latent, rope)?);
+    lines.push(append(&stream, kernels, [query, latent, rope])?);
     lines.push(commits(&stream, kernels, latent + rope)?);
     Ok(lines)
 }
@@ -104,40 +105,41 @@ fn norms(stream: &Stream, kernels: &Kernels, hidden: usize) -> Result<Vec<RowsLi
     ])
 }
 
-fn append(stream: &Stream, kernels: &Kernels, c: usize, r: usize) -> Result<RowsLine, KernelError> {
-    let width = c + r;
+fn append(stream: &Stream, kernels: &Kernels, sizes: [usize; 3]) -> Result<RowsLine, KernelError> {
+    let [q, c, r] = sizes;
+    let (joint, width) = (q + c + r, c + r);
     let rows = OPERAND.div_ceil(width * size_of::<bf16>());
-    let (dim_c, dim_r) = (i64::try_from(c).unwrap_or(i64::MAX), i64::try_from(r).unwrap_or(i64::MAX));
-    let kernel = latent_append::LatentAppend::load(kernels, latent_append::Dims { c: dim_c, r: dim_r })?;
+    let [dim_q, dim_c, dim_r] = sizes.map(|size| i64::try_from(size).unwrap_or(i64::MAX));
+    let kernel = mla_inputs::MlaInputs::load(kernels, mla_inputs::Dims { q: dim_q, c: dim_c, r: dim_r })?;
     let indices = |modulus: usize| -> Vec<i32> { (0..rows).map(|row| (row % modulus) as i32).collect() };
     let mut own = (
         kernel,
-        values(stream, rows * width)?,
-        values(stream, c)?,
+        values(stream, rows * joint)?,
+        [values(stream, q)?, values(stream, c)?],
         upload(stream, &vec![0.5f32; POSITIONS * r])?,
-        upload(stream, &indices(POSITIONS))?,
-        upload(stream, &indices(rows))?,
-        values(stream, rows * width)?,
-        [rows, c, r],
+        [upload(stream, &indices(POSITIONS))?, upload(stream, &indices(rows))?],
+        [values(stream, rows * q)?, values(stream, rows * width)?],
+        [rows, q, c, r],
     );
     let micros = time(stream, LAUNCHES, &mut own, |stream, own| {
-        let (kernel, kv, gain, rope, positions, slots, cache, [rows, c, r]) = &mut **own;
-        let shape = [*rows, *c + *r];
+        let (kernel, x, gains, rope, [positions, slots], [queries, cache], [rows, q, c, r]) = &mut **own;
         for _ in 0..LAUNCHES {
-            let args = latent_append::Args {
-                kv: TensorRef::new(stream, kv.as_view(), shape)?,
-                gain: TensorRef::new(stream, gain.as_view(), [*c])?,
+            let args = mla_inputs::Args {
+                x: TensorRef::new(stream, x.as_view(), [*rows, *q + *c + *r])?,
+                q_gain: TensorRef::new(stream, gains[0].as_view(), [*q])?,
+                kv_gain: TensorRef::new(stream, gains[1].as_view(), [*c])?,
                 eps: EPS,
                 rope: TensorRef::new(stream, rope.as_view(), [POSITIONS, *r])?,
                 positions: TensorRef::new(stream, positions.as_view(), [*rows])?,
                 slots: TensorRef::new(stream, slots.as_view(), [*rows])?,
-                cache: TensorMut::new(stream, cache.as_view_mut(), shape)?,
+                q: TensorMut::new(stream, queries.as_view_mut(), [*rows, *q])?,
+                cache: TensorMut::new(stream, cache.as_view_mut(), [*rows, *c + *r])?,
             };
             kernel.launch(stream, Choice::Auto, args)?;
         }
         Ok(())
     })?;
-    Ok(RowsLine { family: "latent_append", rows, bytes: 2 * rows * width * size_of::<bf16>(), micros })
+    Ok(RowsLine { family: "mla_inputs", rows, bytes: 2 * rows * joint * size_of::<bf16>(), micros })
 }
 
 fn commits(stream: &Stream, kernels: &Kernels, width: usize) -> Result<RowsLine, KernelError> {
