@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use kernel_gen::{Catalog, emit, kernels_dir};
+use kernel_gen::{Catalog, Profile, emit, kernels_dir};
 
 use crate::paths;
 
@@ -52,7 +52,9 @@ fn write(catalog: &Catalog, folder: &Path) -> Result<()> {
 fn files(catalog: &Catalog) -> BTreeMap<String, String> {
     let launchers =
         catalog.families.iter().map(|family| (format!("{}.rs", family.name), emit::launcher(family)));
-    launchers.chain([("mod.rs".to_owned(), emit::module(&catalog.families))]).collect()
+    let module = ("mod.rs".to_owned(), emit::module(&catalog.families));
+    let profiles = ("profiles.rs".to_owned(), emit::profiles(&Profile::all()));
+    launchers.chain([module, profiles]).collect()
 }
 
 /// Files in `folder` that no family generates any more.

@@ -17,6 +17,6 @@ pub mod selftest;
 pub use batch::{Ancestors, Mask, Segment, positions, rows};
 pub use drafter::{BlockSegment, GqaConfig, attend_block};
 pub use leaves::Leaves;
-pub use mla::{Mla, MlaConfig, QueryProjection};
+pub use mla::{Mla, MlaConfig, MlaWeights, QueryProjection};
 pub use pages::{CacheError, PAGE_TOKENS, PageId, PagedCache};
 pub use rope::{Rope, RopeTable, Yarn};

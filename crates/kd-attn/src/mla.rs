@@ -66,6 +66,23 @@ pub struct Mla {
     output: Bf16Matrix,
 }
 
+/// The weights of one attention layer.
+#[derive(Debug, Clone, Copy)]
+pub struct MlaWeights<'a> {
+    /// How queries are made.
+    pub query: &'a QueryProjection,
+    /// `kv_a_proj_with_mqa`, `[latent + rope, hidden]`.
+    pub kv_a: &'a Bf16Matrix,
+    /// Gains of the latent's norm.
+    pub kv_norm: &'a [f32],
+    /// The key half of `kv_b_proj` by head, `[nope, latent]`.
+    pub key_up: &'a [Bf16Matrix],
+    /// The value half of `kv_b_proj` by head, `[value, latent]`.
+    pub value_up: &'a [Bf16Matrix],
+    /// `o_proj`, `[hidden, heads · value]`.
+    pub output: &'a Bf16Matrix,
+}
+
 /// Some heads of consecutive rows of one segment.
 struct Task<'a, 'o> {
     segment: &'a Segment<'a>,
@@ -112,6 +129,18 @@ impl Mla {
     /// The layer's sizes.
     pub fn config(&self) -> &MlaConfig {
         &self.config
+    }
+
+    /// The layer's weights, for whoever lays them out for another device.
+    pub fn weights(&self) -> MlaWeights<'_> {
+        MlaWeights {
+            query: &self.query,
+            kv_a: &self.kv_a,
+            kv_norm: &self.kv_norm,
+            key_up: &self.key_up,
+            value_up: &self.value_up,
+            output: &self.output,
+        }
     }
 
     /// Attention of normed rows `x` `[rows, hidden]`: their latents `[rows, latent + rope]` and the output

@@ -19,9 +19,11 @@ macro_rules! checks {
 }
 
 checks! {
-    latent_append_matches_the_cpu_at_k26_sizes: "latent_append" at "k26-tp8";
-    latent_append_matches_the_cpu_at_k26_tp1_sizes: "latent_append" at "k26-tp1";
-    latent_append_matches_the_cpu_at_demo_sizes: "latent_append" at "demo-tp1";
+    mla_inputs_matches_the_cpu_at_k26_sizes: "mla_inputs" at "k26-tp8";
+    mla_inputs_matches_the_cpu_at_k26_tp1_sizes: "mla_inputs" at "k26-tp1";
+    mla_inputs_matches_the_cpu_at_demo_sizes: "mla_inputs" at "demo-tp1";
+    query_rope_matches_the_cpu_at_k26_sizes: "query_rope" at "k26-tp8";
+    query_rope_matches_the_cpu_at_demo_sizes: "query_rope" at "demo-tp1";
     head_norm_rope_matches_the_cpu_at_k26_sizes: "head_norm_rope" at "k26-tp8";
     head_norm_rope_matches_the_cpu_at_k26_tp1_sizes: "head_norm_rope" at "k26-tp1";
     head_norm_rope_matches_the_cpu_at_demo_sizes: "head_norm_rope" at "demo-tp1";

@@ -16,13 +16,15 @@ mod graph;
 mod generated;
 mod launch;
 pub mod probe;
+mod profile;
 pub mod ranks;
 mod search;
 pub mod selftest;
+mod staging;
 pub mod testing;
 
 pub use bundle::Bundle;
-pub use cudarc::driver::CudaSlice;
+pub use cudarc::driver::{CudaSlice, CudaView, CudaViewMut, DriverError};
 pub use device::{Device, Stream, driver_version};
 pub use error::KernelError;
 pub use graph::{Buffer, Graph};
@@ -30,7 +32,9 @@ pub use launch::{
     Blocks, Choice, Int4Ref, Kernels, LoadedUnit, Product, Selection, Source, TensorMut, TensorRef, Units,
     arith,
 };
+pub use profile::{Drafter, Profile};
 pub use search::Search;
+pub use staging::Staging;
 
 /// A launcher that uses every clause of the language must compile, though no kernel of a release does yet.
 #[cfg(test)]

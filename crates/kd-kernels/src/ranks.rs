@@ -20,10 +20,10 @@ pub trait Exchange {
     /// Parts that [`meet`](Exchange::meet) gives: the `R` of `add_rms_norm`.
     fn parts(&self) -> usize;
 
-    /// Enqueues the exchange of `part`, all of it, and gives the operand of `add_rms_norm`: `parts()` times as many
-    /// elements, in rank order. Every rank calls this in the same order with the same number of elements.
+    /// Enqueues the exchange of the first `elements` of `part` and gives the operand of `add_rms_norm`: `parts()` times as
+    /// many, in rank order. Every rank calls this in the same order with the same number of elements.
     ///
-    /// `room` is for the parts of other ranks, at least `parts()` times `part`; a single part needs none.
+    /// `room` is for the parts of other ranks, at least `parts()` times `elements`; a single part needs none.
     ///
     /// # Errors
     /// Too little room, ranks that disagree, a failed copy.
@@ -31,6 +31,7 @@ pub trait Exchange {
         &self,
         stream: &Stream,
         part: &'a mut CudaSlice<bf16>,
+        elements: usize,
         room: &'a mut CudaSlice<bf16>,
     ) -> Result<CudaView<'a, bf16>, KernelError>;
 }
@@ -48,10 +49,18 @@ impl Exchange for OneRank {
         &self,
         _: &Stream,
         part: &'a mut CudaSlice<bf16>,
+        elements: usize,
         _: &'a mut CudaSlice<bf16>,
     ) -> Result<CudaView<'a, bf16>, KernelError> {
-        Ok(part.as_view())
+        present(part, elements)
     }
+}
+
+/// The first `elements` of a part.
+fn present(part: &CudaSlice<bf16>, elements: usize) -> Result<CudaView<'_, bf16>, KernelError> {
+    part.try_slice(..elements).ok_or_else(|| KernelError::Exchange {
+        what: format!("a part of {} elements, of which {elements} are to be exchanged", part.len()),
+    })
 }
 
 /// Elements of all parts, if `room` has as many.

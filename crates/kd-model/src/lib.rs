@@ -3,6 +3,7 @@
 
 pub mod checkpoint;
 pub mod config;
+pub mod cuda;
 mod drafter;
 mod error;
 mod inventory;

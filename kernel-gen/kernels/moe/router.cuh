@@ -368,9 +368,10 @@ __device__ __forceinline__ void choose(const float* scores, const float* bias, i
 }  // namespace route
 
 template <class U, class S>
-__device__ __forceinline__ void router(const __nv_bfloat16* x, const __nv_bfloat16* w, const float* bias, int32_t groups,
-                                       int32_t top_groups, int32_t normalize, float scaling, int32_t* arrived,
-                                       float* scores, int32_t* ids, float* weights, int M) {
+__device__ __forceinline__ void router(const __nv_bfloat16* x, const __nv_bfloat16* w, const float* bias,
+                                       const int32_t* slots, int32_t groups, int32_t top_groups, int32_t normalize,
+                                       float scaling, int32_t* arrived, float* scores, int32_t* ids, float* weights,
+                                       int M) {
   const route::Place<U> place;
   route::products<U, S>(place, x, w, M);
   ptx::cluster_sync();
@@ -382,9 +383,13 @@ __device__ __forceinline__ void router(const __nv_bfloat16* x, const __nv_bfloat
   if (!last) return;
   const int warp = threadIdx.x / 32;
   float* space = reinterpret_cast<float*>(S::tile()) + warp * (U::E + 64);
-  for (int64_t row = first + warp; row < first + U::SHARE && row < M; row += U::WARPS)
-    route::choose<U>(scores + row * U::E, bias, groups, top_groups, normalize != 0, scaling, space, ids + row * U::T,
-                     weights + row * U::T);
+  for (int64_t row = first + warp; row < first + U::SHARE && row < M; row += U::WARPS) {
+    if (ptx::load4(slots + row) >= 0)
+      route::choose<U>(scores + row * U::E, bias, groups, top_groups, normalize != 0, scaling, space, ids + row * U::T,
+                       weights + row * U::T);
+    else if (threadIdx.x % 32 < U::T)
+      ids[row * U::T + threadIdx.x % 32] = -1, weights[row * U::T + threadIdx.x % 32] = 0.0f;
+  }
 }
 
 }  // namespace kd

@@ -1,7 +1,8 @@
 /// The `noaux_tc` router: `scores = sigmoid(x W^T)`; the `T` best of `scores + bias`, with `groups > 1` only inside the
 /// `top_groups` groups whose two best sums are highest; ties to the lower id, NaN below everything. `ids` ascend in a row;
-/// `weights` are the scores of the chosen, over their sum + 1e-20 if `normalize`, times `scaling`. `arrived` is scratch; it
-/// must be zero before the first launch and is left zero.
+/// `weights` are the scores of the chosen, over their sum + 1e-20 if `normalize`, times `scaling`. A row whose slot
+/// is negative is padding: it chooses nothing (ids -1, weights 0). `arrived` is scratch; it must be zero before the first
+/// launch and is left zero.
 family! { router, template "moe/router.cuh";
   dims    { H = hidden, E = experts, T = experts_per_token }
   variant r40  { ROWS = 32, TOKENS = 40, MWARPS = 2, NWARPS = 1, WARPS = 8, STAGES = 0 } when H <= 9728 prefer M <= 40
@@ -13,7 +14,7 @@ family! { router, template "moe/router.cuh";
             SHARE = TOKENS / RANKS, QUADS = ceil_div(E, 128) }
   require { H % 32 == 0, E % 8 == 0, T <= 32, T <= E, E <= 1024, TOKENS % RANKS == 0, STEPS <= 32 }
   smem    { tile: u8[max(TILES * TILE, 4 * max(TOKENS * LINE, WARPS * (E + 64)))] align 128, flag: i32[1] }
-  args    { x: bf16[M, H], w: bf16[E, H], bias: f32[E], groups: i32, top_groups: i32, normalize: i32, scaling: f32,
+  args    { x: bf16[M, H], w: bf16[E, H], bias: f32[E], slots: i32[M], groups: i32, top_groups: i32, normalize: i32, scaling: f32,
             arrived: mut i32[M], scores: mut f32[M, E], ids: mut i32[M, T], weights: mut f32[M, T] }
   sass    { "HMMA.16816.F32.BF16" }
   launch  { grid (RANKS, BLOCKS, ceil_div(M, TOKENS)), block 32 * WARPS, cluster RANKS, pdl }

@@ -1,4 +1,4 @@
-// Embedding gather. A CTA copies SPAN vectors of one row; the id is read by every thread, from L1 after the first.
+// Gathers of rows. A CTA copies SPAN vectors of one row; its number is read by every thread, from L1 after the first.
 #pragma once
 
 #include "kd/vec.cuh"
@@ -25,6 +25,27 @@ __device__ __forceinline__ void embed(const __nv_bfloat16* table, const int32_t*
   for (int i = 0; i < U::VPT; ++i) {
     const int vec = blockIdx.y * U::SPAN + i * U::THREADS + threadIdx.x;
     if (vec < U::VECS) store8(y, row * U::VECS + vec, value[i]);
+  }
+}
+
+template <class U, class S_>
+__device__ __forceinline__ void gather_taps(const __nv_bfloat16* taps, const int32_t* rows, __nv_bfloat16* y, int N, int S,
+                                            int K) {
+  const int64_t k = blockIdx.x, tap = blockIdx.y;
+  ptx::grid_dependency_wait();
+  const int64_t row = ptx::load4(rows + k);
+  const bool held = row >= 0 && row < S;
+  Bf16x8 value[U::VPT] = {};
+#pragma unroll
+  for (int i = 0; i < U::VPT; ++i) {
+    const int vec = blockIdx.z * U::SPAN + i * U::THREADS + threadIdx.x;
+    if (held && vec < U::VECS) value[i] = load8(taps, (tap * S + row) * U::VECS + vec);
+  }
+  ptx::grid_dependency_launch();
+#pragma unroll
+  for (int i = 0; i < U::VPT; ++i) {
+    const int vec = blockIdx.z * U::SPAN + i * U::THREADS + threadIdx.x;
+    if (vec < U::VECS) store8(y, (k * N + tap) * U::VECS + vec, value[i]);
   }
 }
 

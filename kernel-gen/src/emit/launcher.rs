@@ -30,7 +30,7 @@ pub fn module(families: &[Family]) -> String {
     for family in families {
         text.push_str(&format!("pub mod {};\n", family.name));
     }
-    text
+    text + "\npub mod profiles;\n"
 }
 
 fn preamble(file: &str) -> String {

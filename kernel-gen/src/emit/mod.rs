@@ -2,9 +2,11 @@
 
 mod cuda;
 mod launcher;
+mod profiles;
 
 pub use cuda::{layout_header, source};
 pub use launcher::{launcher, module};
+pub use profiles::profiles;
 
 use crate::Family;
 

@@ -7,8 +7,9 @@ mod context;
 mod drafter;
 mod expanded;
 mod heads;
-mod latent;
+mod mla_inputs;
 mod prefill;
+mod query_rope;
 pub(crate) mod tree_mla;
 
 use kd_kernels::selftest::{Check, Failure, Outcome, Random, run};
@@ -17,8 +18,9 @@ use kd_kernels::{Device, Kernels};
 use crate::{Rope, RopeTable, Yarn};
 
 /// The checks of this crate by the name of what they cover.
-pub const CHECKS: [(&str, Check); 9] = [
-    ("latent_append", latent::check),
+pub const CHECKS: [(&str, Check); 10] = [
+    ("mla_inputs", mla_inputs::check),
+    ("query_rope", query_rope::check),
     ("head_norm_rope", heads::check),
     ("drafter_append", drafter::check),
     ("drafter_context", context::check),

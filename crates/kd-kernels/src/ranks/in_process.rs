@@ -5,7 +5,7 @@ use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use cudarc::driver::{CudaContext, CudaEvent, CudaSlice, CudaView, DevicePtr, DevicePtrMut, result};
 use half::bf16;
 
-use super::{Exchange, needed};
+use super::{Exchange, needed, present};
 use crate::{KernelError, Stream};
 
 /// What ranks tell each other, and where they wait for each other.
@@ -96,6 +96,7 @@ impl Exchange for InProcess {
         &self,
         stream: &Stream,
         part: &'a mut CudaSlice<bf16>,
+        elements: usize,
         room: &'a mut CudaSlice<bf16>,
     ) -> Result<CudaView<'a, bf16>, KernelError> {
         // Whatever fails here, the others are not left waiting: a rank without a post makes all of them fail.
@@ -103,8 +104,8 @@ impl Exchange for InProcess {
             let event = stream.cuda().record_event(None);
             event.map(Arc::new).map_err(|error| KernelError::driver("recording an event", error))
         };
-        let all = needed(self.ranks, part.len(), room.len());
-        let (address, elements) = (part.device_ptr(stream.cuda()).0, part.len());
+        let all = present(part, elements).and_then(|_| needed(self.ranks, elements, room.len()));
+        let address = part.device_ptr(stream.cuda()).0;
         let context = stream.cuda().context().clone();
         let own =
             all.clone().and_then(|_| event()).map(|written| Post { address, elements, written, context });

@@ -73,6 +73,7 @@ impl Exchange for Nccl {
         &self,
         stream: &Stream,
         part: &'a mut CudaSlice<bf16>,
+        elements: usize,
         room: &'a mut CudaSlice<bf16>,
     ) -> Result<CudaView<'a, bf16>, KernelError> {
         if *self.comm.stream() != **stream.cuda() {
@@ -80,12 +81,13 @@ impl Exchange for Nccl {
             return Err(KernelError::Exchange { what });
         }
         if self.order == Order::Any {
-            let reduced = self.comm.all_reduce_in_place(part, &ReduceOp::Sum);
+            super::present(part, elements)?;
+            let reduced = self.comm.all_reduce_in_place(&mut part.slice_mut(..elements), &ReduceOp::Sum);
             reduced.map_err(|error| failed("the all-reduce", &error))?;
-            return Ok(part.as_view());
+            return super::present(part, elements);
         }
-        let all = needed(self.parts(), part.len(), room.len())?;
-        let gathered = self.comm.all_gather(part, &mut room.slice_mut(..all));
+        let all = needed(self.parts(), elements, room.len())?;
+        let gathered = self.comm.all_gather(&super::present(part, elements)?, &mut room.slice_mut(..all));
         gathered.map_err(|error| failed("the all-gather", &error))?;
         Ok(room.slice(..all))
     }

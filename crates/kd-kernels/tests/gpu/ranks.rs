@@ -17,10 +17,12 @@ fn residual(
 ) -> Result<Vec<bf16>, KernelError> {
     let upload = |values: &[bf16]| stream.cuda().clone_htod(values).expect("memory");
     let (mut h, gain) = (upload(&residual_before()), upload(&[bf16::ONE; WIDTH]));
-    let (mut part, mut room) = (upload(part), upload(&vec![bf16::NAN; exchange.parts() * ROWS * WIDTH]));
+    // What lies behind the elements that are exchanged must not matter.
+    let mut part = upload(&[part, &[bf16::NAN; 8]].concat());
+    let mut room = upload(&vec![bf16::NAN; exchange.parts() * ROWS * WIDTH]);
     let mut y = upload(&[bf16::ZERO; ROWS * WIDTH]);
     let norm = add_rms_norm::AddRmsNorm::load(kernels, add_rms_norm::Dims { h: WIDTH as i64 })?;
-    let parts = exchange.meet(stream, &mut part, &mut room)?;
+    let parts = exchange.meet(stream, &mut part, ROWS * WIDTH, &mut room)?;
     let args = add_rms_norm::Args {
         h: TensorMut::new(stream, h.as_view_mut(), [ROWS, WIDTH])?,
         parts: TensorRef::new(stream, parts, [exchange.parts(), ROWS, WIDTH])?,
@@ -90,8 +92,8 @@ fn ranks_that_disagree_all_fail() {
             scope.spawn(move || {
                 let stream = device.stream().expect("a stream");
                 let zeros = |count| stream.cuda().alloc_zeros::<bf16>(count).expect("memory");
-                let (mut part, mut room) = (zeros(8 + 8 * (rank / 2)), zeros(64));
-                let met = exchange.meet(&stream, &mut part, &mut room).map(drop);
+                let (mut part, mut room) = (zeros(16), zeros(64));
+                let met = exchange.meet(&stream, &mut part, 8 + 8 * (rank / 2), &mut room).map(drop);
                 assert!(matches!(met, Err(KernelError::Exchange { .. })), "rank {rank}: {met:?}");
             });
         }

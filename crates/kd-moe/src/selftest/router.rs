@@ -19,6 +19,8 @@ const LEAD: f32 = 4.0 * SCORE;
 const WEIGHT: f32 = 1e-6;
 /// The input row that holds a NaN.
 const NAN_ROW: usize = 5;
+/// The input row that is padding.
+const PADDED_ROW: usize = 6;
 
 pub(super) fn check(
     device: &Device,
@@ -35,6 +37,11 @@ pub(super) fn check(
         }
     }
     Ok(outcomes)
+}
+
+/// What the launch is told of input row `row`: that it is padding, or any slot.
+fn slot(row: usize) -> i32 {
+    if row == PADDED_ROW { -1 } else { i32::try_from(row).unwrap_or(i32::MAX) }
 }
 
 struct Case {
@@ -55,6 +62,7 @@ struct Case {
 struct Memory {
     rows: usize,
     x: CudaSlice<bf16>,
+    slots: CudaSlice<i32>,
     arrived: Output<i32>,
     scores: Output<f32>,
     ids: Output<i32>,
@@ -174,6 +182,7 @@ impl Subject for Case {
         Ok(Memory {
             rows,
             x: upload(stream, &gather(&self.x, self.width, order))?,
+            slots: upload(stream, &order.iter().map(|row| slot(*row)).collect::<Vec<_>>())?,
             arrived: Output::holding(stream, &vec![0; rows], rows, 1)?,
             scores: Output::poisoned(stream, rows, self.experts)?,
             ids: Output::poisoned(stream, rows, self.expected.top_k)?,
@@ -188,6 +197,7 @@ impl Subject for Case {
             x: TensorRef::new(stream, memory.x.as_view(), [rows, width])?,
             w: TensorRef::new(stream, self.weight.as_view(), [experts, width])?,
             bias: TensorRef::new(stream, self.bias.as_view(), [experts])?,
+            slots: TensorRef::new(stream, memory.slots.as_view(), [rows])?,
             groups: config.groups as i32,
             top_groups: config.top_groups as i32,
             normalize: i32::from(config.normalize),
@@ -216,6 +226,14 @@ impl Subject for Case {
         }
         let (mut compared, mut worst) = (0, 0.0f32);
         for (i, &input) in order.iter().enumerate() {
+            if input == PADDED_ROW {
+                let chosen = ids.values::<i32>(i).iter().any(|id| *id != -1);
+                if chosen || weights.values::<f32>(i).iter().any(|weight| *weight != 0.0) {
+                    return Err(format!("row {i} is padding and chose something"));
+                }
+                compared += 1;
+                continue;
+            }
             let result = self.judge_row(input, &ids.values(i), &weights.values(i), &scores.values(i));
             let (clear, error) = result.map_err(|what| format!("row {i}: {what}"))?;
             compared += usize::from(clear);

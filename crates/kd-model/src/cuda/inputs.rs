@@ -1,0 +1,307 @@
+//! What changes from pass to pass: tokens, trees, pages. At fixed addresses, so that a captured pass serves any round.
+
+use kd_attn::{Ancestors, Mask, PAGE_TOKENS, PageId, Segment, rows};
+use kd_kernels::{Buffer, CudaView, KernelError, Stream};
+use kd_tensor::ops::check_ids;
+
+use super::CudaError;
+use super::error::within;
+
+/// What memory is planned for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Rows of a pass.
+    pub rows: usize,
+    /// Streams of a pass.
+    pub streams: usize,
+    /// Pages of the cache.
+    pub pages: usize,
+    /// Pages of one stream.
+    pub stream_pages: usize,
+}
+
+/// The sizes that a pass is launched with. It may be filled with fewer rows and streams: the rest is padding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Bucket {
+    /// Rows.
+    pub rows: usize,
+    /// Streams.
+    pub streams: usize,
+}
+
+/// Most nodes of a tree, its root included.
+const MOST_NODES: usize = 64 * size_of::<Ancestors>() / size_of::<u64>() + 1;
+
+/// Device memory of a pass's inputs. Writes are ordered by the stream: they come after every pass that was enqueued before.
+#[derive(Debug)]
+pub struct PassInputs {
+    limits: Limits,
+    vocab: usize,
+    /// Tokens, positions, slots, starts and committed, each from a multiple of four on.
+    rows: Buffer<i32>,
+    /// Rows for the head.
+    chosen: Buffer<i32>,
+    table: Buffer<i32>,
+    ancestors: Buffer<u64>,
+    /// Scratch rows, then rows of the pages, of a commit.
+    moves: Buffer<i32>,
+}
+
+/// What a scratch row of the last pass becomes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Move {
+    /// Row of the pass.
+    pub row: usize,
+    /// Page.
+    pub page: PageId,
+    /// Place in the page.
+    pub place: usize,
+}
+
+impl Limits {
+    /// Longest context of a stream, the rows of a pass not counted.
+    pub fn context(&self) -> usize {
+        self.stream_pages * PAGE_TOKENS
+    }
+
+    /// Positions that a row may have.
+    pub fn positions(&self) -> usize {
+        self.context() + MOST_NODES.max(self.rows)
+    }
+}
+
+impl Move {
+    /// The rows `path` of a pass as the tokens of a stream from `committed` on.
+    pub fn path(path: &[usize], table: &[PageId], committed: usize) -> Vec<Self> {
+        let at = |(i, &row): (usize, &usize)| {
+            let position = committed + i;
+            Some(Self { row, page: *table.get(position / PAGE_TOKENS)?, place: position % PAGE_TOKENS })
+        };
+        path.iter().enumerate().filter_map(at).collect()
+    }
+}
+
+impl PassInputs {
+    pub(crate) fn new(stream: &Stream, limits: Limits, vocab: usize) -> Result<Self, CudaError> {
+        let arena = 3 * padded(limits.rows) + padded(limits.streams + 1) + padded(limits.streams);
+        Ok(Self {
+            limits,
+            vocab,
+            rows: Buffer::new(stream, &vec![0; arena])?,
+            chosen: Buffer::new(stream, &vec![-1; limits.rows])?,
+            table: Buffer::new(stream, &vec![-1; limits.streams * limits.stream_pages])?,
+            ancestors: Buffer::new(stream, &vec![0; 2 * limits.rows])?,
+            moves: Buffer::new(stream, &vec![-1; 2 * padded(limits.rows)])?,
+        })
+    }
+
+    /// What memory was planned for.
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// Writes the rows of a pass: those of the first segment, then those of the next. Segments with [`Mask::Causal`] are
+    /// chains. What a bucket has beyond them is padding.
+    ///
+    /// # Errors
+    /// A token outside the vocabulary, as many tokens as rows not given, a limit exceeded, a page that the cache does not
+    /// have, a failed copy.
+    pub fn write(&self, stream: &Stream, tokens: &[u32], segments: &[Segment<'_>]) -> Result<(), CudaError> {
+        let limits = self.limits;
+        let count = rows(segments);
+        within("the number of rows of a pass", count, limits.rows)?;
+        within("the number of streams of a pass", segments.len(), limits.streams)?;
+        if tokens.len() != count {
+            return Err(CudaError::Limit { what: "the number of tokens", found: tokens.len(), limit: count });
+        }
+        check_ids(tokens, self.vocab)?;
+        let mut arena = vec![0i32; self.rows.view().len()];
+        let mut table = vec![-1i32; limits.streams * limits.stream_pages];
+        let mut ancestors = vec![0u64; 2 * limits.rows];
+        let int = |size: usize| i32::try_from(size).unwrap_or(i32::MAX);
+        let [positions, slots, starts, committed] = self.sections();
+        arena[slots..slots + limits.rows].fill(-1);
+        for (to, &token) in arena.iter_mut().zip(tokens) {
+            *to = token.cast_signed();
+        }
+        let mut first = 0;
+        for (stream, segment) in segments.iter().enumerate() {
+            self.check(segment)?;
+            for row in 0..segment.rows {
+                arena[positions + first + row] = int(segment.position(row));
+                arena[slots + first + row] = int(first + row);
+                ancestors[2 * (first + row)..][..2].copy_from_slice(&words(segment, row));
+            }
+            let pages = segment.pages.iter().take(segment.committed.div_ceil(PAGE_TOKENS));
+            for (to, page) in table[stream * limits.stream_pages..].iter_mut().zip(pages) {
+                *to = page.0.cast_signed();
+            }
+            arena[committed + stream] = int(segment.committed);
+            first += segment.rows;
+            arena[starts + stream + 1] = int(first);
+        }
+        arena[starts + segments.len() + 1..committed].fill(int(first));
+        self.rows.write(stream, &arena)?;
+        self.ancestors.write(stream, &ancestors)?;
+        Ok(self.table.write(stream, &table)?)
+    }
+
+    /// Writes which rows of the pass the head is to be applied to.
+    ///
+    /// # Errors
+    /// More rows than a pass has, a failed copy.
+    pub fn choose(&self, stream: &Stream, rows: &[usize]) -> Result<(), CudaError> {
+        within("the number of rows for the head", rows.len(), self.limits.rows)?;
+        let mut chosen = vec![-1i32; self.limits.rows];
+        for (to, &row) in chosen.iter_mut().zip(rows) {
+            *to = i32::try_from(row).unwrap_or(-1);
+        }
+        Ok(self.chosen.write(stream, &chosen)?)
+    }
+
+    /// Writes what the next commit moves; a captured commit of more rows moves no others.
+    ///
+    /// # Errors
+    /// More moves than rows, a row or page that does not exist, a failed copy.
+    pub fn write_moves(&self, stream: &Stream, moves: &[Move]) -> Result<(), CudaError> {
+        let limits = self.limits;
+        within("the number of committed rows", moves.len(), limits.rows)?;
+        let mut arena = vec![-1i32; self.moves.view().len()];
+        for (i, step) in moves.iter().enumerate() {
+            within("a committed row", step.row, limits.rows.saturating_sub(1))?;
+            within("a page", step.page.0 as usize, limits.pages.saturating_sub(1))?;
+            within("a place in a page", step.place, PAGE_TOKENS - 1)?;
+            let to = step.page.0 as usize * PAGE_TOKENS + step.place;
+            arena[i] = i32::try_from(step.row).unwrap_or(-1);
+            arena[padded(limits.rows) + i] = i32::try_from(to).unwrap_or(-1);
+        }
+        Ok(self.moves.write(stream, &arena)?)
+    }
+
+    fn check(&self, segment: &Segment<'_>) -> Result<(), CudaError> {
+        let limits = self.limits;
+        within("the number of committed tokens of a stream", segment.committed, limits.context())?;
+        within("the number of nodes of a stream, its root included,", segment.rows, MOST_NODES)?;
+        let pages = segment.committed.div_ceil(PAGE_TOKENS);
+        if segment.pages.len() < pages {
+            let what = "the number of pages that committed tokens fill";
+            return Err(CudaError::Limit { what, found: pages, limit: segment.pages.len() });
+        }
+        let highest = segment.pages.iter().take(pages).map(|page| page.0 as usize).max();
+        within("a page", highest.unwrap_or_default(), limits.pages.saturating_sub(1))
+    }
+
+    /// Where positions, slots, starts and committed begin.
+    fn sections(&self) -> [usize; 4] {
+        let (rows, streams) = (padded(self.limits.rows), padded(self.limits.streams + 1));
+        [rows, 2 * rows, 3 * rows, 3 * rows + streams]
+    }
+
+    /// The first `len` values of section `index`, tokens being the first.
+    fn section(&self, index: usize, len: usize) -> Result<CudaView<'_, i32>, KernelError> {
+        let start = if index == 0 { 0 } else { self.sections()[index - 1] };
+        piece(self.rows.view(), start, len)
+    }
+
+    /// Token of each row.
+    pub(crate) fn tokens(&self, rows: usize) -> Result<CudaView<'_, i32>, KernelError> {
+        self.section(0, rows)
+    }
+
+    /// Position of each row, 0 in padding.
+    pub fn positions(&self, rows: usize) -> Result<CudaView<'_, i32>, KernelError> {
+        self.section(1, rows)
+    }
+
+    /// Scratch row of each row: its own, -1 in padding.
+    pub fn slots(&self, rows: usize) -> Result<CudaView<'_, i32>, KernelError> {
+        self.section(2, rows)
+    }
+
+    /// Rows that the head is applied to.
+    pub(crate) fn chosen(&self, rows: usize) -> Result<CudaView<'_, i32>, KernelError> {
+        piece(self.chosen.view(), 0, rows)
+    }
+
+    /// First row of each of `streams` streams, and the number of live rows.
+    pub fn starts(&self, streams: usize) -> Result<CudaView<'_, i32>, KernelError> {
+        self.section(3, streams + 1)
+    }
+
+    /// Committed tokens of each stream.
+    pub fn committed(&self, streams: usize) -> Result<CudaView<'_, i32>, KernelError> {
+        self.section(4, streams)
+    }
+
+    /// Pages of each stream, `[streams, stream_pages]`.
+    pub fn table(&self, streams: usize) -> Result<CudaView<'_, i32>, KernelError> {
+        piece(self.table.view(), 0, streams * self.limits.stream_pages)
+    }
+
+    /// Two words a row.
+    pub(crate) fn ancestors(&self, rows: usize) -> Result<CudaView<'_, u64>, KernelError> {
+        piece(self.ancestors.view(), 0, 2 * rows)
+    }
+
+    /// Scratch rows of a commit; -1 moves nothing.
+    pub fn moves_from(&self, count: usize) -> Result<CudaView<'_, i32>, KernelError> {
+        piece(self.moves.view(), 0, count)
+    }
+
+    /// Rows of the pages of a commit, `64 · page + place`; -1 moves nothing.
+    pub fn moves_to(&self, count: usize) -> Result<CudaView<'_, i32>, KernelError> {
+        piece(self.moves.view(), padded(self.limits.rows), count)
+    }
+}
+
+/// The ancestors of a row, itself included, as the kernels take them; those of a root are not read.
+fn words(segment: &Segment<'_>, row: usize) -> Ancestors {
+    match segment.mask {
+        Mask::Tree(_) if row == 0 => [0; 2],
+        Mask::Tree(nodes) => nodes[row - 1],
+        Mask::Causal => [0, 64].map(|first| {
+            let bits = row.saturating_sub(first).min(64);
+            if bits == 64 { u64::MAX } else { (1 << bits) - 1 }
+        }),
+    }
+}
+
+/// Operands begin at multiples of 16 bytes.
+fn padded(len: usize) -> usize {
+    len.next_multiple_of(4)
+}
+
+fn piece<T>(view: CudaView<'_, T>, start: usize, len: usize) -> Result<CudaView<'_, T>, KernelError> {
+    let found = view.try_slice(start..start.saturating_add(len));
+    found.ok_or_else(|| KernelError::BadTensor {
+        shape: vec![len],
+        what: format!("inputs were planned for {} values", view.len()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chain_is_a_tree_without_branches() {
+        let chain: Vec<Ancestors> = (1..129).map(|row| words(&segment(Mask::Causal), row)).collect();
+        assert_eq!([chain[0], chain[1], chain[63]], [[1, 0], [3, 0], [u64::MAX, 0]]);
+        assert_eq!([chain[64], chain[127]], [[u64::MAX, 1], [u64::MAX; 2]]);
+        for row in 0..129 {
+            assert_eq!(words(&segment(Mask::Tree(&chain)), row), words(&segment(Mask::Causal), row));
+            assert_eq!(segment(Mask::Tree(&chain)).visible(row), segment(Mask::Causal).visible(row));
+        }
+    }
+
+    fn segment(mask: Mask<'_>) -> Segment<'_> {
+        Segment { pages: &[], committed: 0, rows: 129, mask }
+    }
+
+    #[test]
+    fn a_path_goes_over_the_end_of_a_page() {
+        let table = [PageId(7), PageId(3)];
+        let step = |row, page, place| Move { row, page: PageId(page), place };
+        assert_eq!(Move::path(&[4, 6, 9], &table, 62), [step(4, 7, 62), step(6, 7, 63), step(9, 3, 0)]);
+    }
+}

@@ -1,0 +1,123 @@
+//! The kernels of a target's forward, loaded for one rank's sizes.
+
+use kd_kernels::families::{
+    absorb_query, absorb_value, add_rms_norm, commit, dense, embed, gather_taps, lm_head, lm_head_top_k,
+    mla_inputs, query_rope, rms_norm, router, silu_mul, tree_mla, tree_mla_merge,
+};
+use kd_kernels::{Choice, KernelError, Kernels, Stream, TensorMut, TensorRef};
+use kd_moe::gpu::ExpertKernels;
+
+use half::bf16;
+
+use super::{CudaError, Dims};
+
+/// Every launcher of a pass.
+#[derive(Debug)]
+pub(crate) struct TargetKernels {
+    pub(crate) embed: embed::Embed,
+    pub(crate) rms_norm: rms_norm::RmsNorm,
+    pub(crate) add_rms_norm: add_rms_norm::AddRmsNorm,
+    pub(crate) products: Products,
+    pub(crate) mla_inputs: mla_inputs::MlaInputs,
+    pub(crate) query_rope: query_rope::QueryRope,
+    pub(crate) absorb_query: absorb_query::AbsorbQuery,
+    pub(crate) tree_mla: tree_mla::TreeMla,
+    pub(crate) tree_mla_merge: tree_mla_merge::TreeMlaMerge,
+    pub(crate) absorb_value: absorb_value::AbsorbValue,
+    pub(crate) dense_gate: silu_mul::SiluMul,
+    pub(crate) shared_gate: silu_mul::SiluMul,
+    pub(crate) router: router::Router,
+    pub(crate) experts: ExpertKernels,
+    pub(crate) lm_head: lm_head::LmHead,
+    pub(crate) top_k: lm_head_top_k::LmHeadTopK,
+    pub(crate) commit: commit::Commit,
+    pub(crate) gather_taps: gather_taps::GatherTaps,
+}
+
+/// Products of our own dense family, by width of their input.
+#[derive(Debug, Default)]
+pub struct Products(Vec<(usize, dense::Dense)>);
+
+impl TargetKernels {
+    pub(crate) fn load(kernels: &Kernels, dims: &Dims) -> Result<Self, CudaError> {
+        let a = &dims.attention;
+        let [h, q, c, r] = [dims.hidden, dims.q_rank, a.latent, a.rope].map(int);
+        let [heads, nope, value, vocab] = [a.heads, a.nope, a.value, dims.vocab].map(int);
+        let [e, t] = [dims.experts.experts, dims.experts.top_k].map(int);
+        let gate = |width: usize| silu_mul::SiluMul::load(kernels, silu_mul::Dims { i: int(width) });
+        let inputs = [dims.hidden, dims.q_rank, dims.values(), dims.dense_width, dims.shared_width];
+        Ok(Self {
+            embed: embed::Embed::load(kernels, embed::Dims { h })?,
+            rms_norm: rms_norm::RmsNorm::load(kernels, rms_norm::Dims { h })?,
+            add_rms_norm: add_rms_norm::AddRmsNorm::load(kernels, add_rms_norm::Dims { h })?,
+            products: Products::load(kernels, &inputs)?,
+            mla_inputs: mla_inputs::MlaInputs::load(kernels, mla_inputs::Dims { q, c, r })?,
+            query_rope: query_rope::QueryRope::load(kernels, query_rope::Dims { n: nope, r, w: c })?,
+            absorb_query: absorb_query::AbsorbQuery::load(
+                kernels,
+                absorb_query::Dims { heads, k: nope, n: c, rope: r },
+            )?,
+            tree_mla: tree_mla::TreeMla::load(kernels, tree_mla::Dims { h: heads, c, r })?,
+            tree_mla_merge: tree_mla_merge::TreeMlaMerge::load(
+                kernels,
+                tree_mla_merge::Dims { h: heads, c },
+            )?,
+            absorb_value: absorb_value::AbsorbValue::load(
+                kernels,
+                absorb_value::Dims { heads, k: c, n: value },
+            )?,
+            dense_gate: gate(dims.dense_width)?,
+            shared_gate: gate(dims.shared_width)?,
+            router: router::Router::load(kernels, router::Dims { h, e, t })?,
+            experts: ExpertKernels::load(kernels, dims.experts)?,
+            lm_head: lm_head::LmHead::load(kernels, lm_head::Dims { k: h })?,
+            top_k: lm_head_top_k::LmHeadTopK::load(kernels, lm_head_top_k::Dims { v: vocab })?,
+            commit: commit::Commit::load(kernels, commit::Dims { w: int(a.cache_width()) })?,
+            gather_taps: gather_taps::GatherTaps::load(kernels, gather_taps::Dims { h })?,
+        })
+    }
+}
+
+impl Products {
+    /// Loads the kernels for inputs of `widths`.
+    ///
+    /// # Errors
+    /// A bundle without them.
+    pub fn load(kernels: &Kernels, widths: &[usize]) -> Result<Self, KernelError> {
+        let mut products = Self::default();
+        for &width in widths {
+            if products.of(width).is_none() {
+                products.0.push((width, dense::Dense::load(kernels, dense::Dims { k: int(width) })?));
+            }
+        }
+        Ok(products)
+    }
+
+    /// `y = x Wᵀ`. A row's bits depend on that row alone.
+    ///
+    /// # Errors
+    /// A width that was not loaded, operands of other sizes, a refused launch.
+    pub fn launch(
+        &self,
+        stream: &Stream,
+        x: TensorRef<'_, bf16, 2>,
+        w: TensorRef<'_, bf16, 2>,
+        y: TensorMut<'_, bf16, 2>,
+    ) -> Result<(), KernelError> {
+        let [_, width] = x.shape();
+        let product = self.of(width).ok_or_else(|| KernelError::BadTensor {
+            shape: x.shape().to_vec(),
+            what: "no product of this width was loaded".to_owned(),
+        })?;
+        product.launch(stream, Choice::Auto, dense::Args { x, w, y }).map(drop)
+    }
+
+    fn of(&self, width: usize) -> Option<&dense::Dense> {
+        self.0.iter().find(|(own, _)| *own == width).map(|(_, product)| product)
+    }
+}
+
+/// A size as declarations have it.
+pub(crate) fn int(size: usize) -> i64 {
+    i64::try_from(size).unwrap_or(i64::MAX)
+}

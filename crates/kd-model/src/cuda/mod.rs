@@ -1,0 +1,28 @@
+//! The models on a GPU: weights in the order of the kernels, memory planned once, passes of launches alone.
+//!
+//! [`CudaTarget`] holds one rank's weights and kernels, [`PassState`] everything that passes write. A pass reads its
+//! tokens, trees and pages from [`PassInputs`], fixed device memory, so that it can be captured once for a [`Bucket`] and
+//! replayed for any round that fits. [`Target`](crate::Target) is the specification.
+//!
+//! Every row goes through the same arithmetic whatever the bucket holds besides: the bits of a tree's row are those of
+//! plain decoding at its position.
+
+mod dims;
+mod error;
+mod inputs;
+mod kernels;
+mod layer;
+mod memory;
+mod plan;
+mod state;
+mod target;
+mod upload;
+mod weights;
+
+pub use dims::Dims;
+pub use error::CudaError;
+pub use inputs::{Bucket, Limits, Move, PassInputs};
+pub use kernels::Products;
+pub use state::{PassState, TOP};
+pub use target::{CudaTarget, open_kernels};
+pub use upload::{DeviceMatrix, Uploader};

@@ -1,0 +1,56 @@
+//! Whether it fits, before anything is allocated, and what would.
+
+use kd_attn::PAGE_TOKENS;
+use kd_kernels::{KernelError, Stream};
+use kd_moe::gpu::Plan;
+
+use super::inputs::Limits;
+use super::{CudaError, Dims};
+
+/// Left alone: the context, loaded kernels and what libraries take.
+const RESERVE: usize = 256 << 20;
+
+/// Fails unless the weights of `dims` fit beside what is there.
+pub(crate) fn room_for_weights(stream: &Stream, dims: &Dims) -> Result<(), CudaError> {
+    let (needed, free) = (dims.weight_bytes()?, free(stream)?);
+    if needed <= free {
+        return Ok(());
+    }
+    let fewer = |layers: &usize| {
+        let moe = dims.moe[..*layers].to_vec();
+        let fewer = Dims { layers: *layers, moe, ..dims.clone() };
+        fewer.weight_bytes().is_ok_and(|bytes| bytes <= free)
+    };
+    let layers = (0..dims.layers).rev().find(fewer).unwrap_or_default();
+    let fits = format!("{layers} of {} layers would fit; share the model among more ranks", dims.layers);
+    Err(CudaError::OutOfMemory { what: "the weights need", needed, free, fits })
+}
+
+/// Fails unless passes within `limits` fit beside what is there.
+pub(crate) fn room_for_state(
+    stream: &Stream,
+    dims: &Dims,
+    limits: Limits,
+    taps: usize,
+) -> Result<(), CudaError> {
+    let needed = limits.bytes(dims, taps).saturating_add(Plan::new(dims.experts, limits.rows)?.bytes()?);
+    let free = free(stream)?;
+    if needed <= free {
+        return Ok(());
+    }
+    let page = 2 * dims.layers * PAGE_TOKENS * dims.attention.cache_width();
+    let without = needed - limits.pages * page;
+    let pages = free.saturating_sub(without) / page.max(1);
+    let fits = if pages > 0 {
+        format!("{pages} pages ({} tokens) would fit instead of {}", pages * PAGE_TOKENS, limits.pages)
+    } else {
+        "not even without pages; ask for fewer rows or a shorter context".to_owned()
+    };
+    Err(CudaError::OutOfMemory { what: "passes and their cache need", needed, free, fits })
+}
+
+fn free(stream: &Stream) -> Result<usize, CudaError> {
+    let found = stream.cuda().context().mem_get_info();
+    let (free, _) = found.map_err(|error| KernelError::driver("asking for free memory", error))?;
+    Ok(free.saturating_sub(RESERVE))
+}

@@ -1,0 +1,321 @@
+//! The target on one GPU: loading, the pass, the head and the commit.
+
+use half::bf16;
+use kd_attn::PAGE_TOKENS;
+use kd_kernels::families::{commit, embed, gather_taps, lm_head, lm_head_top_k, rms_norm};
+use kd_kernels::ranks::Exchange;
+use kd_kernels::{Choice, CudaSlice, Device, Kernels, Search, Stream, TensorRef};
+use kd_moe::Routing;
+
+use super::CudaError;
+use super::dims::Dims;
+use super::error::within;
+use super::inputs::{Bucket, Limits};
+use super::kernels::{Products, TargetKernels};
+use super::layer::Pass;
+use super::memory::{download, download_f32, head, head_mut};
+use super::state::{PassState, TOP};
+use super::upload::DeviceMatrix;
+use super::weights::{DeviceLayer, LayerLoader};
+use crate::target::Target;
+use crate::trace::Trace;
+
+/// One rank of a target in device memory, with the kernels of its shape. Passes change [`PassState`]s alone.
+#[derive(Debug)]
+pub struct CudaTarget {
+    pub(crate) dims: Dims,
+    pub(crate) kernels: TargetKernels,
+    pub(crate) embed: DeviceMatrix,
+    pub(crate) layers: Vec<DeviceLayer>,
+    pub(crate) norm: CudaSlice<bf16>,
+    pub(crate) head: DeviceMatrix,
+}
+
+/// Opens the kernels of the profile that `target` has the shape of.
+///
+/// # Errors
+/// A shape without a profile, or a profile without a bundle: both say what to build.
+pub fn open_kernels(device: &Device, search: &Search, target: &Target) -> Result<Kernels, CudaError> {
+    let dims = Dims::of(target.config(), 0, target.ranks())?;
+    Ok(Kernels::open(device, dims.profile, search)?)
+}
+
+impl CudaTarget {
+    /// Brings rank `rank` of `target` to the device, layer by layer: beside the weights in their place it takes the memory
+    /// of one expert. `progress` is called with the layers that are there and their number.
+    ///
+    /// # Errors
+    /// A configuration that is not implemented on GPUs, kernels of another shape, too little memory, a failed copy.
+    ///
+    /// # Panics
+    /// If `target` has no such rank.
+    pub fn load(
+        stream: &Stream,
+        kernels: &Kernels,
+        target: &Target,
+        rank: usize,
+        progress: &mut dyn FnMut(usize, usize),
+    ) -> Result<Self, CudaError> {
+        let dims = Dims::of(target.config(), rank, target.ranks())?;
+        super::plan::room_for_weights(stream, &dims)?;
+        let loaded = TargetKernels::load(kernels, &dims)?;
+        let mut loader = LayerLoader::new(stream, kernels, &dims)?;
+        let span = rank * dims.vocab..(rank + 1) * dims.vocab;
+        let embed = loader.upload.matrix(&target.embed.slice_rows(span.clone()))?;
+        let head = loader.upload.matrix(&target.head.slice_rows(span))?;
+        let norm = loader.upload.gains(&target.norm)?;
+        let mut layers = Vec::with_capacity(dims.layers);
+        for layer in &target.ranks[rank] {
+            layers.push(loader.layer(layer)?);
+            progress(layers.len(), dims.layers);
+        }
+        stream.synchronize()?;
+        drop(loader);
+        Ok(Self { dims, kernels: loaded, embed, layers, norm, head })
+    }
+
+    /// Sizes and constants.
+    pub fn dims(&self) -> &Dims {
+        &self.dims
+    }
+
+    /// `embed_tokens` of this rank, which a drafter without an embedding of its own borrows.
+    pub fn embedding(&self) -> &DeviceMatrix {
+        &self.embed
+    }
+
+    /// `lm_head` of this rank, which a drafter without a head of its own borrows.
+    pub fn head_matrix(&self) -> &DeviceMatrix {
+        &self.head
+    }
+
+    /// Products of our own dense family with inputs of the target's widths.
+    pub fn products(&self) -> &Products {
+        &self.kernels.products
+    }
+
+    /// Memory for passes within `limits`. `taps` are layers, counted from 0, whose output is kept for the drafter;
+    /// `exchanged` is how many parts the exchange between ranks gives.
+    ///
+    /// # Errors
+    /// Too little memory, with what would fit; a tap that is no layer.
+    pub fn state(
+        &self,
+        stream: &Stream,
+        limits: Limits,
+        taps: &[usize],
+        exchanged: usize,
+    ) -> Result<PassState, CudaError> {
+        super::plan::room_for_state(stream, &self.dims, limits, taps.len())?;
+        PassState::new(stream, &self.dims, limits, taps, exchanged)
+    }
+
+    /// Enqueues a pass over what `state.inputs` holds when the stream gets there: embedding, all layers, final norm. It
+    /// writes scratch and taps, never pages. Safe to capture in a graph.
+    ///
+    /// # Errors
+    /// A bucket beyond the limits, a refused launch.
+    pub fn forward(
+        &self,
+        stream: &Stream,
+        state: &mut PassState,
+        bucket: Bucket,
+        exchange: &dyn Exchange,
+    ) -> Result<(), CudaError> {
+        self.run(stream, state, bucket, exchange, None)
+    }
+
+    /// As [`CudaTarget::forward`], with an observer of the first `rows` rows: every layer is waited for.
+    ///
+    /// # Errors
+    /// As [`CudaTarget::forward`], or a failed copy.
+    pub fn forward_traced(
+        &self,
+        stream: &Stream,
+        state: &mut PassState,
+        bucket: Bucket,
+        exchange: &dyn Exchange,
+        trace: &mut dyn Trace,
+        rows: usize,
+    ) -> Result<(), CudaError> {
+        within("the number of observed rows", rows, bucket.rows)?;
+        self.run(stream, state, bucket, exchange, Some((trace, rows)))
+    }
+
+    fn run(
+        &self,
+        stream: &Stream,
+        state: &mut PassState,
+        bucket: Bucket,
+        exchange: &dyn Exchange,
+        mut watch: Option<(&mut dyn Trace, usize)>,
+    ) -> Result<(), CudaError> {
+        state.fits(bucket)?;
+        self.embed_rows(stream, state, bucket, exchange)?;
+        if let Some((trace, rows)) = &mut watch {
+            trace.hidden(0, &state.hidden(stream, *rows)?);
+        }
+        let mut pass = Pass { stream, target: self, state, bucket, exchange };
+        for (index, layer) in self.layers.iter().enumerate() {
+            pass.attention(index, layer)?;
+            pass.reduce_add_norm(1, &layer.post_norm)?;
+            let parts = pass.feed_forward(layer)?;
+            let next = self.layers.get(index + 1).map_or(&self.norm, |next| &next.input_norm);
+            pass.reduce_add_norm(parts, next)?;
+            pass.tap(index)?;
+            if let Some((trace, rows)) = &mut watch {
+                trace.attention(index, *rows);
+                if self.dims.moe[index] {
+                    trace.routing(index, &self.routing(stream, pass.state, *rows)?);
+                }
+                trace.hidden(index + 1, &pass.state.hidden(stream, *rows)?);
+            }
+        }
+        Ok(())
+    }
+
+    fn embed_rows(
+        &self,
+        stream: &Stream,
+        state: &mut PassState,
+        Bucket { rows, .. }: Bucket,
+        exchange: &dyn Exchange,
+    ) -> Result<(), CudaError> {
+        let hidden = self.dims.hidden;
+        let rank = i32::try_from(self.dims.rank).unwrap_or(-1);
+        let table = self.embed.tensor(stream)?;
+        let ids = TensorRef::new(stream, state.inputs.tokens(rows)?, [rows])?;
+        if exchange.parts() > 1 {
+            return Err(CudaError::Unsupported {
+                key: "ranks",
+                found: exchange.parts().to_string(),
+                supported: "one rank, so far",
+            });
+        }
+        let y = head_mut(stream, &mut state.hidden, [rows, hidden])?;
+        self.kernels.embed.launch(stream, Choice::Auto, embed::Args { table, ids, rank, y })?;
+        let first = self.layers.first().map_or(&self.norm, |layer| &layer.input_norm);
+        let args = rms_norm::Args {
+            x: head(stream, &state.hidden, [rows, hidden])?,
+            gain: head(stream, first, [hidden])?,
+            eps: self.dims.eps,
+            y: head_mut(stream, &mut state.normed, [rows, hidden])?,
+        };
+        self.kernels.rms_norm.launch(stream, Choice::Auto, args)?;
+        Ok(())
+    }
+
+    fn routing(&self, stream: &Stream, state: &PassState, rows: usize) -> Result<Routing, CudaError> {
+        let (top_k, routing) = (self.dims.router.top_k, &state.routing);
+        let copying = |error| kd_kernels::KernelError::driver("copying a routing", error);
+        let ids = stream.cuda().clone_dtoh(&routing.ids.slice(..rows * top_k)).map_err(copying)?;
+        let weights = stream.cuda().clone_dtoh(&routing.weights.slice(..rows * top_k)).map_err(copying)?;
+        let scores = download_f32(stream, &routing.scores, [rows, self.dims.experts.experts])?;
+        Ok(Routing { top_k, ids: ids.into_iter().map(i32::cast_unsigned).collect(), weights, scores })
+    }
+
+    /// Enqueues the head over the first `rows` rows of the last pass: logits, and the tiles that [`CudaTarget::top_k`] reads.
+    ///
+    /// # Errors
+    /// More rows than planned, a refused launch.
+    pub fn logits(&self, stream: &Stream, state: &mut PassState, rows: usize) -> Result<(), CudaError> {
+        let x = head(stream, &state.normed, [rows, self.dims.hidden])?;
+        let args = lm_head::Args {
+            x,
+            w: self.head.tensor(stream)?,
+            logits: head_mut(stream, &mut state.head.logits, [rows, self.dims.vocab])?,
+            tiles: head_mut(stream, &mut state.head.tiles, [rows, self.dims.vocab.div_ceil(128), 4])?,
+        };
+        self.kernels.lm_head.launch(stream, Choice::Auto, args)?;
+        Ok(())
+    }
+
+    /// As [`CudaTarget::logits`], over the rows that [`PassInputs::choose`](super::PassInputs::choose) named, `count` of them.
+    ///
+    /// # Errors
+    /// As [`CudaTarget::logits`].
+    pub fn chosen_logits(
+        &self,
+        stream: &Stream,
+        state: &mut PassState,
+        count: usize,
+    ) -> Result<(), CudaError> {
+        let (hidden, rows) = (self.dims.hidden, state.limits.rows);
+        let args = embed::Args {
+            table: head(stream, &state.normed, [rows, hidden])?,
+            ids: TensorRef::new(stream, state.inputs.chosen(count)?, [count])?,
+            rank: 0,
+            y: head_mut(stream, &mut state.head.x, [count, hidden])?,
+        };
+        self.kernels.embed.launch(stream, Choice::Auto, args)?;
+        let args = lm_head::Args {
+            x: head(stream, &state.head.x, [count, hidden])?,
+            w: self.head.tensor(stream)?,
+            logits: head_mut(stream, &mut state.head.logits, [count, self.dims.vocab])?,
+            tiles: head_mut(stream, &mut state.head.tiles, [count, self.dims.vocab.div_ceil(128), 4])?,
+        };
+        self.kernels.lm_head.launch(stream, Choice::Auto, args)?;
+        Ok(())
+    }
+
+    /// Enqueues the search for the 64 best tokens of each of the first `rows` rows of logits.
+    ///
+    /// # Errors
+    /// More rows than planned, a refused launch.
+    pub fn top_k(&self, stream: &Stream, state: &mut PassState, rows: usize) -> Result<(), CudaError> {
+        let (vocab, own) = (self.dims.vocab, &mut state.head);
+        let args = lm_head_top_k::Args {
+            logits: head(stream, &own.logits, [rows, vocab])?,
+            tiles: head(stream, &own.tiles, [rows, vocab.div_ceil(128), 4])?,
+            rank: i32::try_from(self.dims.rank).unwrap_or(-1),
+            tokens: head_mut(stream, &mut own.tokens, [rows, TOP])?,
+            values: head_mut(stream, &mut own.values, [rows, TOP])?,
+            stats: head_mut(stream, &mut own.stats, [rows, 2])?,
+            finite: head_mut(stream, &mut own.finite, [rows])?,
+        };
+        self.kernels.top_k.launch(stream, Choice::Auto, args)?;
+        Ok(())
+    }
+
+    /// Enqueues a commit of up to `count` rows, those that `state.inputs` names when the stream gets there: latents of all
+    /// layers into pages, and their taps side by side ([`PassState::kept_taps`]). Safe to capture in a graph.
+    ///
+    /// # Errors
+    /// More rows than planned, a refused launch.
+    pub fn commit(&self, stream: &Stream, state: &mut PassState, count: usize) -> Result<(), CudaError> {
+        let (dims, limits) = (&self.dims, state.limits);
+        let width = dims.attention.cache_width();
+        let from = || TensorRef::new(stream, state.inputs.moves_from(count)?, [count]);
+        let args = commit::Args {
+            scratch: head(stream, &state.scratch, [dims.layers, limits.rows, width])?,
+            from: from()?,
+            to: TensorRef::new(stream, state.inputs.moves_to(count)?, [count])?,
+            pages: head_mut(stream, &mut state.pages, [dims.layers, limits.pages * PAGE_TOKENS, width])?,
+        };
+        self.kernels.commit.launch(stream, Choice::Auto, args)?;
+        let taps = state.taps.len();
+        if taps == 0 {
+            return Ok(());
+        }
+        let args = gather_taps::Args {
+            taps: head(stream, &state.tapped, [taps, limits.rows, dims.hidden])?,
+            rows: from()?,
+            y: head_mut(stream, &mut state.kept, [count, taps, dims.hidden])?,
+        };
+        self.kernels.gather_taps.launch(stream, Choice::Auto, args)?;
+        Ok(())
+    }
+
+    /// The residual stream of the last pass through the final norm, `[rows, hidden]`, on the host.
+    ///
+    /// # Errors
+    /// More rows than planned, a failed copy or launch.
+    pub fn normed(
+        &self,
+        stream: &Stream,
+        state: &PassState,
+        rows: usize,
+    ) -> Result<kd_tensor::Matrix, CudaError> {
+        Ok(download(stream, &state.normed, 0, [rows, self.dims.hidden])?)
+    }
+}
