@@ -24,12 +24,9 @@ checks! {
     mla_inputs_matches_the_cpu_at_demo_sizes: "mla_inputs" at "demo-tp1";
     query_rope_matches_the_cpu_at_k26_sizes: "query_rope" at "k26-tp8";
     query_rope_matches_the_cpu_at_demo_sizes: "query_rope" at "demo-tp1";
-    head_norm_rope_matches_the_cpu_at_k26_sizes: "head_norm_rope" at "k26-tp8";
-    head_norm_rope_matches_the_cpu_at_k26_tp1_sizes: "head_norm_rope" at "k26-tp1";
-    head_norm_rope_matches_the_cpu_at_demo_sizes: "head_norm_rope" at "demo-tp1";
-    drafter_append_matches_the_cpu_at_k26_sizes: "drafter_append" at "k26-tp8";
-    drafter_append_matches_the_cpu_at_k26_tp1_sizes: "drafter_append" at "k26-tp1";
-    drafter_append_matches_the_cpu_at_demo_sizes: "drafter_append" at "demo-tp1";
+    drafter_heads_match_the_cpu_at_k26_sizes: "drafter_heads" at "k26-tp8";
+    drafter_heads_match_the_cpu_at_k26_tp1_sizes: "drafter_heads" at "k26-tp1";
+    drafter_heads_match_the_cpu_at_demo_sizes: "drafter_heads" at "demo-tp1";
     drafter_context_matches_the_cpu_at_k26_sizes: "drafter_context" at "k26-tp8";
     drafter_context_matches_the_cpu_at_demo_sizes: "drafter_context" at "demo-tp1";
     commit_matches_the_cpu_at_k26_sizes: "commit" at "k26-tp8";

@@ -24,7 +24,7 @@ mod staging;
 pub mod testing;
 
 pub use bundle::Bundle;
-pub use cudarc::driver::{CudaSlice, CudaView, CudaViewMut, DriverError};
+pub use cudarc::driver::{CudaSlice, CudaView, CudaViewMut, DeviceRepr, DriverError};
 pub use device::{Device, Stream, driver_version};
 pub use error::KernelError;
 pub use graph::{Buffer, Graph};

@@ -1,5 +1,5 @@
 /// The drafter's attention: grouped-query attention of the BLK rows of each of S streams over committed context and the
-/// stream's own block. Stream `s` has `starts[s]` committed tokens in the pages `table[s]`, entries as `drafter_append` writes
+/// stream's own block. Stream `s` has `starts[s]` committed tokens in the pages `table[s]`, entries as `drafter_context` writes
 /// them, and the entries `own[s]` of its block, at the positions from there on; a stream with a negative start is padding and
 /// writes nothing. Row `k` sees the keys `j` with `starts[s] + k - j < window` (all if `window` is 0; at least BLK otherwise)
 /// and, if `causal`, not those after itself. Only what a row sees is ever read; a page outside the cache makes it NaN.

@@ -1,8 +1,8 @@
-//! `head_norm_rope` against the norm and the half-split rotation of the drafter's queries.
+//! `drafter_heads` against the norm and the half-split rotation of the drafter's queries and keys.
 
 use half::bf16;
 use kd_kernels::bundle::Row;
-use kd_kernels::families::head_norm_rope;
+use kd_kernels::families::drafter_heads;
 use kd_kernels::selftest::{
     Bound, Failure, Outcome, Output, Random, Subject, Written, gather, units, upload, verify,
 };
@@ -12,9 +12,6 @@ use kd_tensor::ops;
 use super::{Angles, EPS, POSITIONS, rotation_slack};
 use crate::RopeTable;
 
-/// Heads of the test: not a whole number of CTAs.
-const HEADS: usize = 9;
-
 pub(super) fn check(
     device: &Device,
     kernels: &Kernels,
@@ -23,7 +20,7 @@ pub(super) fn check(
 ) -> Result<Vec<Outcome>, Failure> {
     let mut outcomes = Vec::new();
     let most = rows.iter().copied().max().unwrap_or_default();
-    for row in units(kernels, "head_norm_rope") {
+    for row in units(kernels, "drafter_heads") {
         outcomes.extend(verify(&Heads::new(device, kernels, row, most, seed)?, rows)?);
     }
     Ok(outcomes)
@@ -52,19 +49,24 @@ struct Heads {
     stream: Stream,
     unit: String,
     variant: String,
-    kernel: head_norm_rope::HeadNormRope,
+    kernel: drafter_heads::DrafterHeads,
     dim: usize,
-    x: Vec<bf16>,
-    gain: CudaSlice<bf16>,
-    gain_values: Vec<f32>,
+    queries: usize,
+    keys: usize,
+    /// `[rows, queries + 2 keys, dim]`
+    qkv: Vec<bf16>,
+    /// Of queries, of keys.
+    gains: [CudaSlice<bf16>; 2],
+    gain_values: [Vec<f32>; 2],
     angles: Angles,
     rope: CudaSlice<f32>,
 }
 
 struct Memory {
-    x: CudaSlice<bf16>,
+    qkv: CudaSlice<bf16>,
     positions: CudaSlice<i32>,
-    y: Output<bf16>,
+    q: Output<bf16>,
+    own: Output<bf16>,
 }
 
 impl Heads {
@@ -75,22 +77,28 @@ impl Heads {
         rows: usize,
         seed: u64,
     ) -> Result<Self, KernelError> {
-        let (d, dim) = row.dim("D")?;
+        let ((d, dim), (q, queries), (n, keys)) = (row.dim("D")?, row.dim("Q")?, row.dim("N")?);
         let (stream, mut random) = (device.stream()?, Random::new(seed));
-        let gain = random.values(dim, 2.0);
+        let gains = [random.values(dim, 2.0), random.values(dim, 2.0)];
         let angles = Angles::new(dim, rows, &mut random);
         Ok(Self {
             unit: row.unit.clone(),
             variant: row.variant.clone(),
-            kernel: head_norm_rope::HeadNormRope::load(kernels, head_norm_rope::Dims { d })?,
+            kernel: drafter_heads::DrafterHeads::load(kernels, drafter_heads::Dims { d, q, n })?,
             dim,
-            x: random.values(rows * HEADS * dim, 4.0),
-            gain: upload(&stream, &gain)?,
-            gain_values: gain.iter().map(|value| value.to_f32()).collect(),
+            queries,
+            keys,
+            qkv: random.values(rows * (queries + 2 * keys) * dim, 4.0),
+            gains: [upload(&stream, &gains[0])?, upload(&stream, &gains[1])?],
+            gain_values: gains.map(|gain| gain.iter().map(|value| value.to_f32()).collect()),
             rope: upload(&stream, &angles.table())?,
             angles,
             stream,
         })
+    }
+
+    fn width(&self) -> usize {
+        (self.queries + 2 * self.keys) * self.dim
     }
 }
 
@@ -106,43 +114,56 @@ impl Subject for Heads {
     }
 
     fn memory(&self, order: &[usize]) -> Result<Memory, KernelError> {
-        let (stream, width) = (&self.stream, HEADS * self.dim);
+        let (stream, rows) = (&self.stream, order.len());
         Ok(Memory {
-            x: upload(stream, &gather(&self.x, width, order))?,
+            qkv: upload(stream, &gather(&self.qkv, self.width(), order))?,
             positions: upload(stream, &self.angles.positions(order))?,
-            y: Output::poisoned(stream, order.len(), width)?,
+            q: Output::poisoned(stream, rows, self.queries * self.dim)?,
+            own: Output::poisoned(stream, rows, 2 * self.keys * self.dim)?,
         })
     }
 
     fn launch(&self, memory: &mut Memory) -> Result<(), KernelError> {
-        let (stream, rows) = (&self.stream, memory.positions.len());
-        let args = head_norm_rope::Args {
-            x: TensorRef::new(stream, memory.x.as_view(), [rows, HEADS, self.dim])?,
-            gain: TensorRef::new(stream, self.gain.as_view(), [self.dim])?,
+        let (stream, rows, dim) = (&self.stream, memory.positions.len(), self.dim);
+        let all = self.queries + 2 * self.keys;
+        let args = drafter_heads::Args {
+            qkv: TensorRef::new(stream, memory.qkv.as_view(), [rows, all, dim])?,
+            query_gain: TensorRef::new(stream, self.gains[0].as_view(), [dim])?,
+            key_gain: TensorRef::new(stream, self.gains[1].as_view(), [dim])?,
             eps: EPS,
-            rope: TensorRef::new(stream, self.rope.as_view(), [POSITIONS, self.dim])?,
+            rope: TensorRef::new(stream, self.rope.as_view(), [POSITIONS, dim])?,
             positions: TensorRef::new(stream, memory.positions.as_view(), [rows])?,
-            y: memory.y.tensor(stream, [rows, HEADS, self.dim])?,
+            q: memory.q.tensor(stream, [rows, self.queries, dim])?,
+            own: memory.own.tensor(stream, [rows, 2, self.keys, dim])?,
         };
         self.kernel.launch(stream, Choice::Forced(&self.variant), args).map(drop)
     }
 
     fn written(&self, memory: &mut Memory) -> Result<Vec<Written>, KernelError> {
-        Ok(vec![memory.y.written(&self.stream, "y")?])
+        Ok(vec![memory.q.written(&self.stream, "q")?, memory.own.written(&self.stream, "own")?])
     }
 
     fn judge(&self, order: &[usize], written: &[Written]) -> Result<f64, String> {
-        let y = written.first().ok_or("the output is missing")?;
+        let [q, own] = written else { return Err("an output is missing".to_owned()) };
         let (table, mut bound) = (self.angles.of(order), Bound::default());
         for (row, &input) in order.iter().enumerate() {
-            let heads = gather(&self.x, HEADS * self.dim, &[input]);
-            let (expected, slack) = norm_rotate(&heads, &self.gain_values, &table, row);
-            bound.row(row, &y.values(row), &expected, |i| slack[i])?;
+            let heads = gather(&self.qkv, self.width(), &[input]);
+            let (queries, heads) = heads.split_at(self.queries * self.dim);
+            let (keys, values) = heads.split_at(self.keys * self.dim);
+            let (expected, slack) = norm_rotate(queries, &self.gain_values[0], &table, row);
+            bound.row(row, &q.values(row), &expected, |i| slack[i])?;
+            let (expected, slack) = norm_rotate(keys, &self.gain_values[1], &table, row);
+            let found: Vec<bf16> = own.values(row);
+            let (found_keys, found_values) = found.split_at(keys.len());
+            bound.row(row, found_keys, &expected, |i| slack[i])?;
+            if found_values != values {
+                return Err(format!("row {row}: a value is not the one that was given"));
+            }
         }
         Ok(bound.worst)
     }
 
     fn bytes(&self, rows: usize) -> usize {
-        rows * (2 * HEADS * self.dim * size_of::<bf16>() + self.dim * size_of::<f32>() + size_of::<i32>())
+        rows * (2 * self.width() * size_of::<bf16>() + self.dim * size_of::<f32>() + size_of::<i32>())
     }
 }

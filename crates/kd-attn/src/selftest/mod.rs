@@ -4,7 +4,6 @@ mod block;
 mod chunk;
 mod commit;
 mod context;
-mod drafter;
 mod expanded;
 mod heads;
 mod mla_inputs;
@@ -18,11 +17,10 @@ use kd_kernels::{Device, Kernels};
 use crate::{Rope, RopeTable, Yarn};
 
 /// The checks of this crate by the name of what they cover.
-pub const CHECKS: [(&str, Check); 10] = [
+pub const CHECKS: [(&str, Check); 9] = [
     ("mla_inputs", mla_inputs::check),
     ("query_rope", query_rope::check),
-    ("head_norm_rope", heads::check),
-    ("drafter_append", drafter::check),
+    ("drafter_heads", heads::check),
     ("drafter_context", context::check),
     ("commit", commit::check),
     ("prefill_attention", prefill::check),

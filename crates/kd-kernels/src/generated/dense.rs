@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "dense",
-    contract: "6bcc596229fef1bf",
+    contract: "f4fc5da5fdb29e5a",
     variants: &["n8", "n16", "w40", "w64", "n32", "r64", "n40", "n64", "n88"],
     cooperative: false,
     pdl: true,
@@ -14,7 +14,7 @@ const FAMILY: Family = Family {
 /// Dimensions that key a compiled unit of `dense`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dims {
-    /// `K`: hidden or q_lora_rank or heads * value_dim / tp or dense_width / tp or shared_experts * expert_width / tp or drafter_heads * drafter_head_dim / tp or drafter_width / tp or drafter_taps * hidden.
+    /// `K`: hidden or q_lora_rank or heads * value_dim / tp or dense_width / tp or shared_experts * expert_width / tp or drafter_heads * drafter_head_dim / tp or drafter_width / tp or drafter_taps * hidden / tp.
     pub k: i64,
 }
 /// Operands of `dense`.

@@ -7,6 +7,7 @@ mod absorb;
 mod best;
 mod compare;
 mod dense;
+mod draft_block;
 mod embed;
 mod lm_head;
 mod lm_head_top_k;
@@ -16,6 +17,7 @@ mod random;
 mod sample;
 mod silu;
 mod subject;
+mod tap_columns;
 mod top_k;
 
 pub use compare::{Bound, first_difference};
@@ -68,9 +70,11 @@ pub enum Failure {
 pub type Check = fn(&Device, &Kernels, &[usize], u64) -> Result<Vec<Outcome>, Failure>;
 
 /// The checks of this crate by the name of what they cover.
-pub const CHECKS: [(&str, Check); 9] = [
+pub const CHECKS: [(&str, Check); 11] = [
     ("norms", norm::check),
     ("embed", embed::check),
+    ("tap_columns", tap_columns::check),
+    ("draft_block", draft_block::check),
     ("silu_mul", silu::check),
     ("top_k", top_k::check),
     ("sample", sample::check),

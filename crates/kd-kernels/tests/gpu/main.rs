@@ -28,6 +28,10 @@ checks! {
     embed_matches_the_cpu_at_k26_sizes: "embed" at "k26-tp8";
     embed_matches_the_cpu_at_k26_tp1_sizes: "embed" at "k26-tp1";
     embed_matches_the_cpu_at_demo_sizes: "embed" at "demo-tp1";
+    tap_columns_match_the_cpu_at_k26_sizes: "tap_columns" at "k26-tp8";
+    tap_columns_match_the_cpu_at_demo_sizes: "tap_columns" at "demo-tp1";
+    draft_block_matches_the_cpu_at_k26_sizes: "draft_block" at "k26-tp8";
+    draft_block_matches_the_cpu_at_demo_sizes: "draft_block" at "demo-tp1";
     silu_mul_matches_the_cpu_at_k26_sizes: "silu_mul" at "k26-tp8";
     silu_mul_matches_the_cpu_at_k26_tp1_sizes: "silu_mul" at "k26-tp1";
     silu_mul_matches_the_cpu_at_demo_sizes: "silu_mul" at "demo-tp1";

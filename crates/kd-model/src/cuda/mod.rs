@@ -8,6 +8,7 @@
 //! plain decoding at its position.
 
 mod dims;
+mod drafter;
 mod error;
 mod inputs;
 mod kernels;
@@ -20,6 +21,10 @@ mod upload;
 mod weights;
 
 pub use dims::Dims;
+pub use drafter::{
+    BestTokens, Blocks, Committed, ContextRows, CudaDrafter, DeviceLent, DraftDims, DraftInputs, DraftLimits,
+    open_drafter_kernels,
+};
 pub use error::CudaError;
 pub use inputs::{Bucket, Limits, Move, PassInputs};
 pub use kernels::Products;

@@ -59,53 +59,29 @@ __device__ __forceinline__ void angles(const float* rope, int position, int posi
 }  // namespace heads
 
 template <class U, class S>
-__device__ __forceinline__ void head_norm_rope(const __nv_bfloat16* x, const __nv_bfloat16* gain, float eps,
-                                               const float* rope, const int32_t* positions, __nv_bfloat16* y, int M,
-                                               int N, int P) {
-  const int64_t row = blockIdx.x;
-  const int head = blockIdx.y * U::HEADS + threadIdx.x / U::LANES, lane = threadIdx.x % U::LANES;
-  const int64_t at = (row * N + head) * 2 * U::LANES + lane;
-  const heads::Pair gains = heads::load_gain<U>(gain);
-  ptx::grid_dependency_wait();
-  float angle[16];
-  heads::angles<U>(rope, ptx::load4(positions + row), P, angle);
-  heads::Pair own;
-  if (head < N) own = {load8(x, at), load8(x, at + U::LANES)};
-  ptx::grid_dependency_launch();
-  heads::norm_rotate<U>(own, gains, eps, angle);
-  if (head >= N) return;
-  store8(y, at, own.low);
-  store8(y, at + U::LANES, own.high);
-}
-
-template <class U, class S>
-__device__ __forceinline__ void drafter_append(const __nv_bfloat16* keys, const __nv_bfloat16* values,
-                                               const __nv_bfloat16* gain, float eps, const float* rope,
-                                               const int32_t* positions, const int32_t* slots, __nv_bfloat16* cache,
-                                               int M, int P, int T) {
+__device__ __forceinline__ void drafter_heads(const __nv_bfloat16* qkv, const __nv_bfloat16* query_gain,
+                                              const __nv_bfloat16* key_gain, float eps, const float* rope,
+                                              const int32_t* positions, __nv_bfloat16* q, __nv_bfloat16* own, int M, int P) {
   constexpr int VECS = 2 * U::LANES;  // of a head
   const int64_t row = blockIdx.x;
   const int head = blockIdx.y * U::HEADS + threadIdx.x / U::LANES, lane = threadIdx.x % U::LANES;
-  const heads::Pair gains = heads::load_gain<U>(gain);
+  const bool query = head < U::Q;
+  const heads::Pair gains = heads::load_gain<U>(query ? query_gain : key_gain);
   ptx::grid_dependency_wait();
-  const int64_t slot = ptx::load4(slots + row);
-  const bool live = slot >= 0 && slot < T && head < U::N;
   float angle[16];
   heads::angles<U>(rope, ptx::load4(positions + row), P, angle);
-  heads::Pair key, value;
-  if (live) {
-    const int64_t at = (row * U::N + head) * VECS + lane;
-    key = {load8(keys, at), load8(keys, at + U::LANES)};
-    value = {load8(values, at), load8(values, at + U::LANES)};
-  }
+  const int64_t from = (row * U::ALL + head) * VECS + lane;
+  heads::Pair value;
+  if (head < U::ALL) value = {load8(qkv, from), load8(qkv, from + U::LANES)};
   ptx::grid_dependency_launch();
-  heads::norm_rotate<U>(key, gains, eps, angle);
-  if (!live) return;
-  const int64_t to_key = (slot * 2 * U::N + head) * VECS + lane, to_value = to_key + U::N * VECS;
-  store8(cache, to_key, key.low);
-  store8(cache, to_key + U::LANES, key.high);
-  store8(cache, to_value, value.low);
-  store8(cache, to_value + U::LANES, value.high);
+  heads::Pair turned = value;
+  heads::norm_rotate<U>(turned, gains, eps, angle);
+  if (head >= U::ALL) return;
+  if (head < U::Q + U::N) value = turned;
+  __nv_bfloat16* to = query ? q : own;
+  const int64_t at = (query ? row * U::Q + head : row * 2 * U::N + head - U::Q) * VECS + lane;
+  store8(to, at, value.low);
+  store8(to, at + U::LANES, value.high);
 }
 
 template <class U, class S>
