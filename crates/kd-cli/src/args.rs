@@ -12,7 +12,7 @@ use kd_engine::MAX_NODES;
 
 pub(crate) use bench::{
     Bench, BenchAttnArgs, BenchDenseArgs, BenchDevice, BenchGenerateArgs, BenchMoeArgs, BenchOperationArgs,
-    BenchPromptArgs, Mode, OperationArgs, PlanArgs,
+    BenchPromptArgs, BenchStepArgs, Mode, OperationArgs, PlanArgs,
 };
 
 pub(crate) use golden::{Golden, GoldenArgs, GoldenText};

@@ -11,7 +11,8 @@ use super::CommonArgs;
 mod operation;
 
 pub(crate) use operation::{
-    BenchAttnArgs, BenchDenseArgs, BenchDevice, BenchMoeArgs, BenchOperationArgs, OperationArgs,
+    BenchAttnArgs, BenchDenseArgs, BenchDevice, BenchMoeArgs, BenchOperationArgs, BenchStepArgs,
+    OperationArgs,
 };
 
 #[derive(Debug, Subcommand)]
@@ -24,6 +25,8 @@ pub(crate) enum Bench {
     Moe(BenchMoeArgs),
     /// Tree-verify attention of a profile, on a GPU.
     Attn(BenchAttnArgs),
+    /// Rounds of one rank at full shape with random weights, on a GPU: verify pass, commit and draft, whole and by phase.
+    Step(BenchStepArgs),
 }
 
 /// Where results go.

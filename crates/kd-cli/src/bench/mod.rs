@@ -22,6 +22,7 @@ pub(crate) fn run(what: &Bench) -> anyhow::Result<()> {
         Bench::Dense(args) => products(args),
         Bench::Moe(args) => experts(args),
         Bench::Attn(args) => cuda::attn::run(args),
+        Bench::Step(args) => cuda::step::run(args),
     }
 }
 

@@ -1,7 +1,7 @@
 //! What changes from pass to pass: tokens, trees, pages. At fixed addresses, so that a captured pass serves any round.
 
 use kd_attn::{Ancestors, Mask, PAGE_TOKENS, PageId, Segment, rows};
-use kd_kernels::{Buffer, CudaView, KernelError, Stream};
+use kd_kernels::{Buffer, CudaView, KernelError, Stream, TensorRef};
 use kd_tensor::ops::check_ids;
 
 use super::CudaError;
@@ -37,6 +37,8 @@ const MOST_NODES: usize = 64 * size_of::<Ancestors>() / size_of::<u64>() + 1;
 pub struct PassInputs {
     limits: Limits,
     vocab: usize,
+    /// Most rows of a stream.
+    nodes: usize,
     /// Tokens, positions, slots, starts and committed, each from a multiple of four on.
     rows: Buffer<i32>,
     /// Rows for the head.
@@ -64,9 +66,14 @@ impl Limits {
         self.stream_pages * PAGE_TOKENS
     }
 
+    /// Places of a stream in the table of pages: the table of every stream begins at a multiple of 16 bytes.
+    pub fn table_width(&self) -> usize {
+        padded(self.stream_pages)
+    }
+
     /// Positions that a row may have.
     pub fn positions(&self) -> usize {
-        self.context() + MOST_NODES.max(self.rows)
+        self.context() + MOST_NODES
     }
 }
 
@@ -82,15 +89,17 @@ impl Move {
 }
 
 impl PassInputs {
-    pub(crate) fn new(stream: &Stream, limits: Limits, vocab: usize) -> Result<Self, CudaError> {
+    /// `trees`: rows see what their ancestors say; else all before them, and a stream may have any number.
+    pub(crate) fn new(stream: &Stream, limits: Limits, vocab: usize, trees: bool) -> Result<Self, CudaError> {
         let arena = 3 * padded(limits.rows) + padded(limits.streams + 1) + padded(limits.streams);
         Ok(Self {
             limits,
             vocab,
+            nodes: if trees { MOST_NODES } else { limits.rows },
             rows: Buffer::new(stream, &vec![0; arena])?,
             chosen: Buffer::new(stream, &vec![-1; limits.rows])?,
-            table: Buffer::new(stream, &vec![-1; limits.streams * limits.stream_pages])?,
-            ancestors: Buffer::new(stream, &vec![0; 2 * limits.rows])?,
+            table: Buffer::new(stream, &vec![-1; limits.streams * limits.table_width()])?,
+            ancestors: Buffer::new(stream, &vec![0; if trees { 2 * limits.rows } else { 0 }])?,
             moves: Buffer::new(stream, &vec![-1; 2 * padded(limits.rows)])?,
         })
     }
@@ -116,8 +125,8 @@ impl PassInputs {
         }
         check_ids(tokens, self.vocab)?;
         let mut arena = vec![0i32; self.rows.view().len()];
-        let mut table = vec![-1i32; limits.streams * limits.stream_pages];
-        let mut ancestors = vec![0u64; 2 * limits.rows];
+        let mut table = vec![-1i32; limits.streams * limits.table_width()];
+        let mut ancestors = vec![0u64; self.ancestors.view().len()];
         let int = |size: usize| i32::try_from(size).unwrap_or(i32::MAX);
         let [positions, slots, starts, committed] = self.sections();
         arena[slots..slots + limits.rows].fill(-1);
@@ -130,10 +139,12 @@ impl PassInputs {
             for row in 0..segment.rows {
                 arena[positions + first + row] = int(segment.position(row));
                 arena[slots + first + row] = int(first + row);
-                ancestors[2 * (first + row)..][..2].copy_from_slice(&words(segment, row));
+                if let Some(own) = ancestors.get_mut(2 * (first + row)..2 * (first + row + 1)) {
+                    own.copy_from_slice(&words(segment, row));
+                }
             }
             let pages = segment.pages.iter().take(segment.committed.div_ceil(PAGE_TOKENS));
-            for (to, page) in table[stream * limits.stream_pages..].iter_mut().zip(pages) {
+            for (to, page) in table[stream * limits.table_width()..].iter_mut().zip(pages) {
                 *to = page.0.cast_signed();
             }
             arena[committed + stream] = int(segment.committed);
@@ -181,7 +192,7 @@ impl PassInputs {
     fn check(&self, segment: &Segment<'_>) -> Result<(), CudaError> {
         let limits = self.limits;
         within("the number of committed tokens of a stream", segment.committed, limits.context())?;
-        within("the number of nodes of a stream, its root included,", segment.rows, MOST_NODES)?;
+        within("the number of rows of a stream", segment.rows, self.nodes)?;
         let pages = segment.committed.div_ceil(PAGE_TOKENS);
         if segment.pages.len() < pages {
             let what = "the number of pages that committed tokens fill";
@@ -233,9 +244,19 @@ impl PassInputs {
         self.section(4, streams)
     }
 
-    /// Pages of each stream, `[streams, stream_pages]`.
+    /// Pages of each stream, `[streams, `[`Limits::table_width`]`]`.
     pub fn table(&self, streams: usize) -> Result<CudaView<'_, i32>, KernelError> {
-        piece(self.table.view(), 0, streams * self.limits.stream_pages)
+        piece(self.table.view(), 0, streams * self.limits.table_width())
+    }
+
+    /// Pages of one stream.
+    pub(crate) fn stream_table(
+        &self,
+        stream: &Stream,
+        index: usize,
+    ) -> Result<TensorRef<'_, i32, 1>, KernelError> {
+        let width = self.limits.table_width();
+        TensorRef::new(stream, piece(self.table.view(), index * width, width)?, [width])
     }
 
     /// Two words a row.

@@ -9,6 +9,7 @@ use kd_moe::gpu::ExpertKernels;
 
 use half::bf16;
 
+use super::prefill::LibraryProducts;
 use super::{CudaError, Dims};
 
 /// Every launcher of a pass.
@@ -114,6 +115,31 @@ impl Products {
 
     fn of(&self, width: usize) -> Option<&dense::Dense> {
         self.0.iter().find(|(own, _)| *own == width).map(|(_, product)| product)
+    }
+}
+
+/// Who multiplies.
+#[derive(Clone, Copy)]
+pub(crate) enum Multiply<'a> {
+    /// Our own kernels: every decode and verify row.
+    Own(&'a Products),
+    /// cuBLASLt: prompt chunks.
+    Library(&'a LibraryProducts),
+}
+
+impl Multiply<'_> {
+    /// `y = x Wᵀ`.
+    pub(crate) fn launch(
+        &self,
+        stream: &Stream,
+        x: TensorRef<'_, bf16, 2>,
+        w: TensorRef<'_, bf16, 2>,
+        mut y: TensorMut<'_, bf16, 2>,
+    ) -> Result<(), KernelError> {
+        match self {
+            Self::Own(products) => products.launch(stream, x, w, y),
+            Self::Library(products) => products.of(w.shape())?.launch(stream, &x, &w, &mut y),
+        }
     }
 }
 

@@ -7,6 +7,7 @@
 //! Every row goes through the same arithmetic whatever the bucket holds besides: the bits of a tree's row are those of
 //! plain decoding at its position.
 
+mod attention;
 mod dims;
 mod drafter;
 mod error;
@@ -15,6 +16,9 @@ mod kernels;
 mod layer;
 mod memory;
 mod plan;
+mod prefill;
+mod random;
+mod rows;
 mod state;
 mod target;
 mod upload;
@@ -28,6 +32,8 @@ pub use drafter::{
 pub use error::CudaError;
 pub use inputs::{Bucket, Limits, Move, PassInputs};
 pub use kernels::Products;
+pub use prefill::{ChunkLimits, PrefillState};
+pub use random::RandomWeights;
 pub use state::{PassState, TOP};
 pub use target::{CudaTarget, open_kernels};
 pub use upload::{DeviceMatrix, Uploader};

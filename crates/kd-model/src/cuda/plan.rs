@@ -2,9 +2,9 @@
 
 use kd_attn::PAGE_TOKENS;
 use kd_kernels::{KernelError, Stream};
-use kd_moe::gpu::Plan;
 
 use super::inputs::Limits;
+use super::prefill::ChunkLimits;
 use super::{CudaError, Dims};
 
 /// Left alone: the context, loaded kernels and what libraries take.
@@ -33,8 +33,7 @@ pub(crate) fn room_for_state(
     limits: Limits,
     taps: usize,
 ) -> Result<(), CudaError> {
-    let needed = limits.bytes(dims, taps).saturating_add(Plan::new(dims.experts, limits.rows)?.bytes()?);
-    let free = free(stream)?;
+    let (needed, free) = (limits.bytes(dims, taps)?, free(stream)?);
     if needed <= free {
         return Ok(());
     }
@@ -47,6 +46,29 @@ pub(crate) fn room_for_state(
         "not even without pages; ask for fewer rows or a shorter context".to_owned()
     };
     Err(CudaError::OutOfMemory { what: "passes and their cache need", needed, free, fits })
+}
+
+/// Fails unless prompt chunks within `chunks` fit beside what is there.
+pub(crate) fn room_for_chunks(
+    stream: &Stream,
+    dims: &Dims,
+    chunks: ChunkLimits,
+    taps: usize,
+) -> Result<(), CudaError> {
+    let (needed, free) = (chunks.bytes(dims, taps)?, free(stream)?);
+    if needed <= free {
+        return Ok(());
+    }
+    let fewer = |rows: &usize| {
+        let fewer = ChunkLimits { rows: *rows, ..chunks };
+        fewer.bytes(dims, taps).is_ok_and(|bytes| bytes <= free)
+    };
+    let rows = std::iter::successors(Some(chunks.rows / 2), |rows| (*rows > 0).then_some(rows / 2));
+    let fits = match rows.take_while(|rows| *rows > 0).find(fewer) {
+        Some(rows) => format!("chunks of {rows} rows would fit"),
+        None => "no chunk would fit; ask for fewer pages or a smaller block of keys".to_owned(),
+    };
+    Err(CudaError::OutOfMemory { what: "prompt chunks need", needed, free, fits })
 }
 
 fn free(stream: &Stream) -> Result<usize, CudaError> {

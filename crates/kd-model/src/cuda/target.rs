@@ -2,19 +2,20 @@
 
 use half::bf16;
 use kd_attn::PAGE_TOKENS;
-use kd_kernels::families::{commit, embed, gather_taps, lm_head, lm_head_top_k, rms_norm};
+use kd_kernels::families::{commit, embed, gather_taps, lm_head, lm_head_top_k};
 use kd_kernels::ranks::Exchange;
 use kd_kernels::{Choice, CudaSlice, Device, Kernels, Search, Stream, TensorRef};
 use kd_moe::Routing;
 
 use super::CudaError;
+use super::attention::tree_pass;
 use super::dims::Dims;
 use super::error::within;
 use super::inputs::{Bucket, Limits};
 use super::kernels::{Products, TargetKernels};
-use super::layer::Pass;
-use super::memory::{download, download_f32, head, head_mut};
-use super::state::{PassState, TOP};
+use super::memory::{download_f32, head, head_mut};
+use super::rows::RowState;
+use super::state::{HeadState, PassState, TOP};
 use super::upload::DeviceMatrix;
 use super::weights::{DeviceLayer, LayerLoader};
 use crate::target::Target;
@@ -150,62 +151,27 @@ impl CudaTarget {
         exchange: &dyn Exchange,
         mut watch: Option<(&mut dyn Trace, usize)>,
     ) -> Result<(), CudaError> {
-        state.fits(bucket)?;
-        self.embed_rows(stream, state, bucket, exchange)?;
+        let (mut pass, mut attention) = tree_pass(stream, self, state, bucket, exchange)?;
+        let tokens = attention.inputs.tokens(bucket.rows)?;
+        pass.embed(TensorRef::new(stream, tokens, [bucket.rows])?)?;
         if let Some((trace, rows)) = &mut watch {
-            trace.hidden(0, &state.hidden(stream, *rows)?);
+            trace.hidden(0, &pass.rows.download_hidden(stream, *rows)?);
         }
-        let mut pass = Pass { stream, target: self, state, bucket, exchange };
         for (index, layer) in self.layers.iter().enumerate() {
-            pass.attention(index, layer)?;
-            pass.reduce_add_norm(1, &layer.post_norm)?;
-            let parts = pass.feed_forward(layer)?;
-            let next = self.layers.get(index + 1).map_or(&self.norm, |next| &next.input_norm);
-            pass.reduce_add_norm(parts, next)?;
-            pass.tap(index)?;
+            attention.run(&mut pass, index, layer)?;
+            pass.finish(index, layer)?;
             if let Some((trace, rows)) = &mut watch {
                 trace.attention(index, *rows);
                 if self.dims.moe[index] {
-                    trace.routing(index, &self.routing(stream, pass.state, *rows)?);
+                    trace.routing(index, &self.routing(stream, pass.rows, *rows)?);
                 }
-                trace.hidden(index + 1, &pass.state.hidden(stream, *rows)?);
+                trace.hidden(index + 1, &pass.rows.download_hidden(stream, *rows)?);
             }
         }
         Ok(())
     }
 
-    fn embed_rows(
-        &self,
-        stream: &Stream,
-        state: &mut PassState,
-        Bucket { rows, .. }: Bucket,
-        exchange: &dyn Exchange,
-    ) -> Result<(), CudaError> {
-        let hidden = self.dims.hidden;
-        let rank = i32::try_from(self.dims.rank).unwrap_or(-1);
-        let table = self.embed.tensor(stream)?;
-        let ids = TensorRef::new(stream, state.inputs.tokens(rows)?, [rows])?;
-        if exchange.parts() > 1 {
-            return Err(CudaError::Unsupported {
-                key: "ranks",
-                found: exchange.parts().to_string(),
-                supported: "one rank, so far",
-            });
-        }
-        let y = head_mut(stream, &mut state.hidden, [rows, hidden])?;
-        self.kernels.embed.launch(stream, Choice::Auto, embed::Args { table, ids, rank, y })?;
-        let first = self.layers.first().map_or(&self.norm, |layer| &layer.input_norm);
-        let args = rms_norm::Args {
-            x: head(stream, &state.hidden, [rows, hidden])?,
-            gain: head(stream, first, [hidden])?,
-            eps: self.dims.eps,
-            y: head_mut(stream, &mut state.normed, [rows, hidden])?,
-        };
-        self.kernels.rms_norm.launch(stream, Choice::Auto, args)?;
-        Ok(())
-    }
-
-    fn routing(&self, stream: &Stream, state: &PassState, rows: usize) -> Result<Routing, CudaError> {
+    fn routing(&self, stream: &Stream, state: &RowState, rows: usize) -> Result<Routing, CudaError> {
         let (top_k, routing) = (self.dims.router.top_k, &state.routing);
         let copying = |error| kd_kernels::KernelError::driver("copying a routing", error);
         let ids = stream.cuda().clone_dtoh(&routing.ids.slice(..rows * top_k)).map_err(copying)?;
@@ -219,15 +185,9 @@ impl CudaTarget {
     /// # Errors
     /// More rows than planned, a refused launch.
     pub fn logits(&self, stream: &Stream, state: &mut PassState, rows: usize) -> Result<(), CudaError> {
-        let x = head(stream, &state.normed, [rows, self.dims.hidden])?;
-        let args = lm_head::Args {
-            x,
-            w: self.head.tensor(stream)?,
-            logits: head_mut(stream, &mut state.head.logits, [rows, self.dims.vocab])?,
-            tiles: head_mut(stream, &mut state.head.tiles, [rows, self.dims.vocab.div_ceil(128), 4])?,
-        };
-        self.kernels.lm_head.launch(stream, Choice::Auto, args)?;
-        Ok(())
+        let x = head(stream, &state.rows.normed, [rows, self.dims.hidden])?;
+        let HeadState { logits, tiles, .. } = &mut state.head;
+        self.apply_head(stream, x, logits, tiles)
     }
 
     /// As [`CudaTarget::logits`], over the rows that [`PassInputs::choose`](super::PassInputs::choose) named, `count` of them.
@@ -240,19 +200,40 @@ impl CudaTarget {
         state: &mut PassState,
         count: usize,
     ) -> Result<(), CudaError> {
-        let (hidden, rows) = (self.dims.hidden, state.limits.rows);
-        let args = embed::Args {
-            table: head(stream, &state.normed, [rows, hidden])?,
-            ids: TensorRef::new(stream, state.inputs.chosen(count)?, [count])?,
-            rank: 0,
-            y: head_mut(stream, &mut state.head.x, [count, hidden])?,
-        };
+        let table = head(stream, &state.rows.normed, [state.limits.rows, self.dims.hidden])?;
+        let ids = TensorRef::new(stream, state.inputs.chosen(count)?, [count])?;
+        self.gathered_logits(stream, &mut state.head, table, ids)
+    }
+
+    /// The head over rows `ids` of `table`.
+    pub(crate) fn gathered_logits(
+        &self,
+        stream: &Stream,
+        own: &mut HeadState,
+        table: TensorRef<'_, bf16, 2>,
+        ids: TensorRef<'_, i32, 1>,
+    ) -> Result<(), CudaError> {
+        let shape = [ids.shape()[0], self.dims.hidden];
+        // Rows are gathered as an embedding's are.
+        let args = embed::Args { table, ids, rank: 0, y: head_mut(stream, &mut own.x, shape)? };
         self.kernels.embed.launch(stream, Choice::Auto, args)?;
+        let HeadState { x, logits, tiles, .. } = own;
+        self.apply_head(stream, head(stream, x, shape)?, logits, tiles)
+    }
+
+    fn apply_head(
+        &self,
+        stream: &Stream,
+        x: TensorRef<'_, bf16, 2>,
+        logits: &mut CudaSlice<f32>,
+        tiles: &mut CudaSlice<f32>,
+    ) -> Result<(), CudaError> {
+        let ([rows, _], vocab) = (x.shape(), self.dims.vocab);
         let args = lm_head::Args {
-            x: head(stream, &state.head.x, [count, hidden])?,
+            x,
             w: self.head.tensor(stream)?,
-            logits: head_mut(stream, &mut state.head.logits, [count, self.dims.vocab])?,
-            tiles: head_mut(stream, &mut state.head.tiles, [count, self.dims.vocab.div_ceil(128), 4])?,
+            logits: head_mut(stream, logits, [rows, vocab])?,
+            tiles: head_mut(stream, tiles, [rows, vocab.div_ceil(128), 4])?,
         };
         self.kernels.lm_head.launch(stream, Choice::Auto, args)?;
         Ok(())
@@ -293,29 +274,16 @@ impl CudaTarget {
             pages: head_mut(stream, &mut state.pages, [dims.layers, limits.pages * PAGE_TOKENS, width])?,
         };
         self.kernels.commit.launch(stream, Choice::Auto, args)?;
-        let taps = state.taps.len();
-        if taps == 0 {
+        let RowState { taps, tapped, kept, .. } = &mut state.rows;
+        if taps.is_empty() {
             return Ok(());
         }
         let args = gather_taps::Args {
-            taps: head(stream, &state.tapped, [taps, limits.rows, dims.hidden])?,
+            taps: head(stream, tapped, [taps.len(), limits.rows, dims.hidden])?,
             rows: from()?,
-            y: head_mut(stream, &mut state.kept, [count, taps, dims.hidden])?,
+            y: head_mut(stream, kept, [count, taps.len(), dims.hidden])?,
         };
         self.kernels.gather_taps.launch(stream, Choice::Auto, args)?;
         Ok(())
-    }
-
-    /// The residual stream of the last pass through the final norm, `[rows, hidden]`, on the host.
-    ///
-    /// # Errors
-    /// More rows than planned, a failed copy or launch.
-    pub fn normed(
-        &self,
-        stream: &Stream,
-        state: &PassState,
-        rows: usize,
-    ) -> Result<kd_tensor::Matrix, CudaError> {
-        Ok(download(stream, &state.normed, 0, [rows, self.dims.hidden])?)
     }
 }

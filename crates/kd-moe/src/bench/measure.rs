@@ -231,7 +231,10 @@ fn record_read(_: &Stream, load: &mut Load<'_>) -> Result<(), KernelError> {
 }
 
 /// An expert of random codes, whose products neither vanish nor grow.
-fn expert(random: &mut Random, shape: &Shape) -> Result<Expert, GpuError> {
+///
+/// # Errors
+/// A shape that is not whole INT4 groups.
+pub fn expert(random: &mut Random, shape: &Shape) -> Result<Expert, GpuError> {
     let mut matrix = |rows: usize, cols: usize| {
         let words: Vec<i32> = (0..rows * cols / 8).map(|_| random.bits() as i32).collect();
         let scale = 0.25 / (cols as f32).sqrt();

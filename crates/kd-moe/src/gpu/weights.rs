@@ -68,6 +68,33 @@ impl DeviceExperts {
         Ok(())
     }
 
+    /// Makes `to` a copy of expert `from` of another layer of the same shape of experts.
+    ///
+    /// # Errors
+    /// A number that is none of a layer's, experts of another shape, a failed copy.
+    pub fn copy_from(
+        &mut self,
+        stream: &Stream,
+        other: &Self,
+        from: usize,
+        to: usize,
+    ) -> Result<(), GpuError> {
+        in_range(&self.shape, to)?;
+        in_range(&other.shape, from)?;
+        let (words, found) = (self.shape.expert_words()?, other.shape.expert_words()?);
+        let pairs = [(&mut self.gate_up, &other.gate_up), (&mut self.down, &other.down)];
+        for ((place, source), (words, found)) in pairs.into_iter().zip(words.into_iter().zip(found)) {
+            if words != found {
+                let what = "the size of an expert that is copied";
+                return Err(GpuError::Limit { what, found, limit: words });
+            }
+            let mut place = place.slice_mut(to * words..(to + 1) * words);
+            let source = source.slice(from * words..(from + 1) * words);
+            stream.cuda().memcpy_dtod(&source, &mut place).map_err(driver)?;
+        }
+        Ok(())
+    }
+
     /// Both arrays: gate and up, and down.
     pub(crate) fn arrays(&self) -> [&CudaSlice<u32>; 2] {
         [&self.gate_up, &self.down]

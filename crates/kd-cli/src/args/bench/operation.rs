@@ -124,6 +124,33 @@ pub(crate) struct BenchAttnArgs {
     pub(crate) warm: bool,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct BenchStepArgs {
+    #[command(flatten)]
+    pub(crate) on: OperationArgs,
+    /// Layers of the target, the first one dense.
+    #[arg(long, env = "KD_LAYERS", value_name = "N", default_value = "61")]
+    pub(crate) layers: NonZeroUsize,
+    /// Numbers of streams.
+    #[arg(long, env = "KD_STREAMS", value_name = "N,…", value_delimiter = ',', default_value = "1,4,8,16", value_parser = streams)]
+    pub(crate) streams: Vec<usize>,
+    /// Rows of each stream's tree, its root included.
+    #[arg(long, env = "KD_NODES", value_name = "N,…", value_delimiter = ',', default_value = "1,9,33", value_parser = nodes)]
+    pub(crate) nodes: Vec<usize>,
+    /// Committed tokens of each stream.
+    #[arg(long, env = "KD_CONTEXT", value_name = "N,…", value_delimiter = ',', default_value = "1024,8192", value_parser = context)]
+    pub(crate) context: Vec<usize>,
+    /// How much of their embedding all tokens share, from 0 to 1: rows that resemble each other choose the same experts.
+    #[arg(long, env = "KD_CORRELATION", value_name = "C", default_value_t = 0.0, value_parser = share)]
+    pub(crate) correlation: f32,
+    /// Rounds of host and device together, for the gap between passes.
+    #[arg(long, env = "KD_ROUNDS", value_name = "N", default_value = "500")]
+    pub(crate) rounds: NonZeroUsize,
+    /// Most seconds of those rounds in each cell.
+    #[arg(long, env = "KD_SECONDS", value_name = "S", default_value_t = 20.0, value_parser = seconds)]
+    pub(crate) seconds: f64,
+}
+
 /// Names of [`RoutingKind`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum RoutingName {
@@ -196,6 +223,11 @@ fn within(text: &str, least: usize, most: usize, what: &str) -> Result<usize, St
     number.ok_or_else(|| format!("expected {least} to {most}, {what}, found {text:?}"))
 }
 
+fn share(text: &str) -> Result<f32, String> {
+    let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| format!("expected a share, 0 to 1, found {text:?}"))
+}
+
 fn seconds(text: &str) -> Result<f64, String> {
     let seconds = text.parse().ok().filter(|seconds: &f64| seconds.is_finite() && *seconds >= 0.0);
     seconds.ok_or_else(|| format!("expected a number of seconds, found {text:?}"))
@@ -216,6 +248,7 @@ mod tests {
             (context("99999999999999999999").map(drop), "0 to 262144"),
             (seconds("inf").map(drop), "inf"),
             (seconds("-1").map(drop), "-1"),
+            (share("1.5").map(drop), "0 to 1"),
         ] {
             let message = refused.expect_err(contains);
             assert!(message.contains(contains), "{message}");

@@ -3,6 +3,7 @@
 pub(super) mod attn;
 pub(super) mod dense;
 pub(super) mod moe;
+pub(super) mod step;
 
 use std::path::Path;
 

@@ -70,8 +70,7 @@ impl DraftMemory {
         let partial = limits.streams * dims.splits() * dims.block * dims.heads;
         let angles = dims.rope.table(0..limits.positions(dims.block));
         let angles: Vec<f32> = angles.values().iter().flat_map(|(cos, sin)| [*cos, *sin]).collect();
-        let predicting: Vec<i32> =
-            (0..).take(blocks).filter(|row| *row as usize % dims.block != 0).collect();
+        let predicting: Vec<i32> = (0..).take(blocks).filter(|row| *row as usize % dims.block != 0).collect();
         let copied = |error| kd_kernels::KernelError::driver("copying constants of the drafter", error);
         Ok(Self {
             rope: stream.cuda().clone_htod(&angles).map_err(copied)?,

@@ -152,8 +152,7 @@ impl CudaDrafter {
         rows: ContextRows<'_>,
     ) -> Result<(), CudaError> {
         one_part(exchange)?;
-        let (dims, kernels, weights, memory) =
-            (&self.dims, &self.kernels, &self.weights, &mut self.memory);
+        let (dims, kernels, weights, memory) = (&self.dims, &self.kernels, &self.weights, &mut self.memory);
         let [tokens, _] = rows.taps.shape();
         within("the number of context tokens of a pass", tokens, self.limits.tokens)?;
         let (h, layers, columns) = (dims.hidden, dims.layers.len(), dims.tap_columns());
@@ -186,11 +185,7 @@ impl CudaDrafter {
             rope: head(stream, &memory.rope, [self.limits.positions(dims.block), d])?,
             positions: TensorRef::new(stream, rows.positions, [tokens])?,
             slots: TensorRef::new(stream, rows.slots, [tokens])?,
-            cache: head_mut(
-                stream,
-                &mut memory.cache,
-                [layers, self.limits.pages * PAGE_TOKENS, 2, n, d],
-            )?,
+            cache: head_mut(stream, &mut memory.cache, [layers, self.limits.pages * PAGE_TOKENS, 2, n, d])?,
         };
         kernels.context.launch(stream, Choice::Auto, args)?;
         Ok(())

@@ -35,10 +35,8 @@ impl BestTokens {
         let mut best: Vec<(f32, u32)> = ranks.iter().flat_map(|rank| rank.candidates(row)).collect();
         best.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
         best.truncate(k.min(TOP));
-        let (logprobs, tokens): (Vec<f32>, Vec<u32>) = best
-            .into_iter()
-            .map(|(logit, token)| ((f64::from(logit) - normaliser) as f32, token))
-            .unzip();
+        let (logprobs, tokens): (Vec<f32>, Vec<u32>) =
+            best.into_iter().map(|(logit, token)| ((f64::from(logit) - normaliser) as f32, token)).unzip();
         DraftRow::from_top_k(&tokens, &logprobs).ok()
     }
 

@@ -161,9 +161,8 @@ impl Noise {
             row
         };
         let values: Vec<bf16> = (0..rows).flat_map(row).collect();
-        let whole = Bf16Matrix::new(rows, cols, values).map_err(|error| kd_kernels::KernelError::BadTensor {
-            shape: vec![rows, cols],
-            what: error.to_string(),
+        let whole = Bf16Matrix::new(rows, cols, values).map_err(|error| {
+            kd_kernels::KernelError::BadTensor { shape: vec![rows, cols], what: error.to_string() }
         })?;
         Ok(upload.matrix(&whole)?)
     }

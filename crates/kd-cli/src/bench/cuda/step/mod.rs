@@ -38,8 +38,14 @@ pub(in crate::bench) fn run(args: &BenchStepArgs) -> anyhow::Result<()> {
     let weights = RandomWeights { seed: SEED, correlation: args.correlation };
     let target = CudaTarget::random(&stream, &gpu.kernels, dims, weights)?;
     let drafter = |limits| CudaDrafter::random(&stream, &gpu.kernels, draft.clone(), limits, SEED);
-    let mut rank =
-        Rank::new(&stream, &gpu.kernels, target, drafter, limits(args, draft.block), &taps(&draft, args.layers.get()))?;
+    let mut rank = Rank::new(
+        &stream,
+        &gpu.kernels,
+        target,
+        drafter,
+        limits(args, draft.block),
+        &taps(&draft, args.layers.get()),
+    )?;
     fill(&stream, &mut rank, args)?;
     let bytes = rank.target.dims().weight_bytes()?;
     say!("kd: {:.1} GB of random weights in {:.1} s", bytes as f64 / 1e9, begin.elapsed().as_secs_f64());
@@ -77,7 +83,9 @@ fn shapes(profile: &str, layers: usize) -> Result<(Dims, DraftDims), UsageError>
     let draft = declared.and_then(|declared| DraftDims::sized(declared, DRAFTER_LAYERS));
     match (declared, draft) {
         (Some(declared), Some(draft)) => Ok((Dims::sized(declared, layers), draft)),
-        _ => Err(UsageError(format!("--profile {profile}: rounds need a profile with a drafter, such as {PROFILE}"))),
+        _ => Err(UsageError(format!(
+            "--profile {profile}: rounds need a profile with a drafter, such as {PROFILE}"
+        ))),
     }
 }
 
@@ -115,9 +123,9 @@ fn fill(stream: &kd_kernels::Stream, rank: &mut Rank, args: &BenchStepArgs) -> a
 
 fn all(args: &BenchStepArgs) -> impl Iterator<Item = Cell> {
     args.context.iter().flat_map(move |&context| {
-        args.streams.iter().flat_map(move |&streams| {
-            args.nodes.iter().map(move |&nodes| Cell { streams, nodes, context })
-        })
+        args.streams
+            .iter()
+            .flat_map(move |&streams| args.nodes.iter().map(move |&nodes| Cell { streams, nodes, context }))
     })
 }
 

@@ -67,9 +67,24 @@ mod tests {
     #[test]
     fn every_family_of_a_pass_is_admitted_by_one_phase_alone() {
         let families = [
-            "embed", "rms_norm", "add_rms_norm", "dense", "mla_inputs", "query_rope", "absorb_query", "tree_mla",
-            "tree_mla_merge", "absorb_value", "silu_mul", "router", "moe_group", "moe_gate_up", "moe_down",
-            "moe_combine", "lm_head", "sample",
+            "embed",
+            "rms_norm",
+            "add_rms_norm",
+            "dense",
+            "mla_inputs",
+            "query_rope",
+            "absorb_query",
+            "tree_mla",
+            "tree_mla_merge",
+            "absorb_value",
+            "silu_mul",
+            "router",
+            "moe_group",
+            "moe_gate_up",
+            "moe_down",
+            "moe_combine",
+            "lm_head",
+            "sample",
         ];
         for family in families {
             let count = Phase::VERIFY.iter().filter(|(_, admits)| admits(family)).count();

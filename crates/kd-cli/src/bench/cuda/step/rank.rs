@@ -7,8 +7,8 @@ use kd_kernels::families::sample;
 use kd_kernels::ranks::OneRank;
 use kd_kernels::{Buffer, Choice, CudaSlice, Graph, KernelError, Kernels, Stream, TensorMut, TensorRef};
 use kd_model::cuda::{
-    Bucket, Committed, CudaDrafter, CudaError, CudaTarget, DeviceLent, DraftInputs, DraftLimits, Limits, Move,
-    PassState,
+    Bucket, Committed, CudaDrafter, CudaError, CudaTarget, DeviceLent, DraftInputs, DraftLimits, Limits,
+    Move, PassState,
 };
 
 /// Entries that one block of `sample` scans.
@@ -201,7 +201,9 @@ impl Shared {
             let Recording { shared, size, record } = own;
             record(&mut shared.lock(), stream, *size).map_err(|error| match error {
                 CudaError::Kernel(error) => error,
-                other => KernelError::Driver { what: "capturing a round".to_owned(), code: other.to_string() },
+                other => {
+                    KernelError::Driver { what: "capturing a round".to_owned(), code: other.to_string() }
+                }
             })
         })?)
     }

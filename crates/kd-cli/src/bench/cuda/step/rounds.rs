@@ -134,7 +134,9 @@ impl Streams {
             DraftRow::from_top_k(&tokens, &falling)
         };
         let drafted = rank.drafter.dims().drafted() as u32;
-        let rows = |stream: usize| (0..drafted).map(|depth| row(64 * (drafted * stream as u32 + depth))).collect();
+        // Tokens of each row of its own, within the first two thousand.
+        let rows =
+            |stream: usize| (0..drafted).map(|depth| row(17 * (drafted * stream as u32 + depth))).collect();
         let best: Vec<Vec<DraftRow>> = (0..self.trees.len()).map(rows).collect::<Result<_, _>>()?;
         self.write(stream, rank, &best)?;
         let each = size.kept / self.trees.len();

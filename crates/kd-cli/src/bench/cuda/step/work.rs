@@ -78,7 +78,9 @@ impl Work<'_> {
             + product(d.hidden, a.heads * a.value);
         let mlp = |width| product(2 * width, d.hidden) + product(d.hidden, width);
         let dense_layers = d.layers as f64 - self.moe_layers();
-        d.layers as f64 * attention + self.moe_layers() * mlp(d.shared_width) + dense_layers * mlp(d.dense_width)
+        d.layers as f64 * attention
+            + self.moe_layers() * mlp(d.shared_width)
+            + dense_layers * mlp(d.dense_width)
     }
 
     fn drafting(&self) -> f64 {

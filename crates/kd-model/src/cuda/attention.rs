@@ -1,0 +1,128 @@
+//! The attention of tree passes: absorbed queries over pages and scratch.
+
+use kd_attn::PAGE_TOKENS;
+use kd_kernels::families::{absorb_query, absorb_value, query_rope, tree_mla, tree_mla_merge};
+use kd_kernels::{Choice, CudaSlice, Stream, TensorRef};
+
+use half::bf16;
+
+use super::CudaError;
+use super::inputs::{Bucket, Limits, PassInputs};
+use super::layer::Pass;
+use super::memory::{head, head_mut, part, part_mut};
+use super::state::PassState;
+use super::weights::DeviceLayer;
+
+/// What tree attention has of its own beside [`Pass`].
+pub(crate) struct TreeAttention<'a> {
+    pub(crate) inputs: &'a PassInputs,
+    pub(crate) limits: Limits,
+    pub(crate) bucket: Bucket,
+    pub(crate) pages: &'a CudaSlice<bf16>,
+    pub(crate) scratch: &'a mut CudaSlice<bf16>,
+    pub(crate) absorbed: &'a mut CudaSlice<bf16>,
+    pub(crate) mixed: &'a mut CudaSlice<bf16>,
+    pub(crate) part_o: &'a mut CudaSlice<f32>,
+    pub(crate) part_ml: &'a mut CudaSlice<f32>,
+}
+
+impl TreeAttention<'_> {
+    /// Attention of layer `index` over the normed rows of `pass`: what is added to the residual stream.
+    pub(crate) fn run(
+        &mut self,
+        pass: &mut Pass<'_>,
+        index: usize,
+        layer: &DeviceLayer,
+    ) -> Result<(), CudaError> {
+        let (stream, a) = (pass.stream, &pass.target.dims.attention);
+        let (kernels, rows, width) = (&pass.target.kernels, pass.count, a.cache_width());
+        let limit = self.limits.rows;
+        let own = part_mut(stream, self.scratch, index * limit * width, [limit, width])?;
+        pass.attention_inputs(layer, own)?;
+        let queries = [rows, a.heads, a.nope + a.rope];
+        let args = query_rope::Args {
+            q: head(stream, &pass.rows.queries, queries)?,
+            rope: pass.rope,
+            positions: pass.positions,
+            y: head_mut(stream, self.absorbed, [rows, a.heads, width])?,
+        };
+        kernels.query_rope.launch(stream, Choice::Auto, args)?;
+        let args = absorb_query::Args {
+            q: head(stream, &pass.rows.queries, queries)?,
+            w: head(stream, &layer.key_up.data, [a.heads, a.latent, a.nope])?,
+            y: head_mut(stream, self.absorbed, [rows, a.heads, width])?,
+        };
+        kernels.absorb_query.launch(stream, Choice::Auto, args)?;
+        self.attend(pass, index)?;
+        let args = absorb_value::Args {
+            o: head(stream, self.mixed, [rows, a.heads, a.latent])?,
+            w: head(stream, &layer.value_up.data, [a.heads, a.value, a.latent])?,
+            y: head_mut(stream, &mut pass.rows.values, [rows, a.heads, a.value])?,
+        };
+        kernels.absorb_value.launch(stream, Choice::Auto, args)?;
+        pass.attention_output(layer)
+    }
+
+    fn attend(&mut self, pass: &Pass<'_>, index: usize) -> Result<(), CudaError> {
+        let (stream, a, limits, inputs) =
+            (pass.stream, &pass.target.dims.attention, self.limits, self.inputs);
+        let (kernels, width) = (&pass.target.kernels, a.cache_width());
+        let Bucket { rows, streams } = self.bucket;
+        let partial = self.part_ml.len() / 2;
+        let starts = || TensorRef::new(stream, inputs.starts(streams)?, [streams + 1]);
+        let committed = || TensorRef::new(stream, inputs.committed(streams)?, [streams]);
+        let ancestors = || TensorRef::new(stream, inputs.ancestors(rows)?, [rows, 2]);
+        let layer_pages = limits.pages * PAGE_TOKENS * width;
+        let args = tree_mla::Args {
+            q: head(stream, self.absorbed, [rows, a.heads, width])?,
+            pages: part(stream, self.pages, index * layer_pages, [limits.pages, PAGE_TOKENS, width])?,
+            table: TensorRef::new(stream, inputs.table(streams)?, [streams, limits.table_width()])?,
+            starts: starts()?,
+            committed: committed()?,
+            ancestors: ancestors()?,
+            scratch: part(stream, self.scratch, index * limits.rows * width, [rows, width])?,
+            scale: a.softmax_scale,
+            part_o: head_mut(stream, self.part_o, [partial, a.latent])?,
+            part_ml: head_mut(stream, self.part_ml, [partial, 2])?,
+        };
+        kernels.tree_mla.launch(stream, Choice::Auto, args)?;
+        let args = tree_mla_merge::Args {
+            part_o: head(stream, self.part_o, [partial, a.latent])?,
+            part_ml: head(stream, self.part_ml, [partial, 2])?,
+            starts: starts()?,
+            committed: committed()?,
+            ancestors: ancestors()?,
+            y: head_mut(stream, self.mixed, [rows, a.heads, a.latent])?,
+        };
+        kernels.tree_mla_merge.launch(stream, Choice::Auto, args)?;
+        Ok(())
+    }
+}
+
+/// A pass over the trees that `state.inputs` holds, and its attention.
+pub(crate) fn tree_pass<'a>(
+    stream: &'a Stream,
+    target: &'a super::CudaTarget,
+    state: &'a mut PassState,
+    bucket: Bucket,
+    exchange: &'a dyn kd_kernels::ranks::Exchange,
+) -> Result<(Pass<'a>, TreeAttention<'a>), CudaError> {
+    state.fits(bucket)?;
+    let PassState { inputs, limits, rows, rope, pages, scratch, absorbed, mixed, part_o, part_ml, .. } =
+        state;
+    let count = bucket.rows;
+    let pass = Pass {
+        stream,
+        target,
+        rows,
+        count,
+        slots: TensorRef::new(stream, inputs.slots(count)?, [count])?,
+        positions: TensorRef::new(stream, inputs.positions(count)?, [count])?,
+        rope: head(stream, rope, [limits.positions(), target.dims.attention.rope])?,
+        products: super::kernels::Multiply::Own(&target.kernels.products),
+        exchange,
+    };
+    let limits = *limits;
+    let tree = TreeAttention { inputs, limits, bucket, pages, scratch, absorbed, mixed, part_o, part_ml };
+    Ok((pass, tree))
+}

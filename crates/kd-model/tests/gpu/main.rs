@@ -1,0 +1,6 @@
+//! The models on a GPU against those on the CPU, where there is a GPU.
+
+mod common;
+mod passes;
+mod replays;
+mod rows;
