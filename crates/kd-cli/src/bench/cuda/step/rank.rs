@@ -147,7 +147,7 @@ impl Draws {
     }
 
     fn launch(&mut self, stream: &Stream, state: &PassState, rows: usize) -> Result<(), KernelError> {
-        let chunks = self.vocab.div_ceil(CHUNK);
+        let (chunks, mut drawn) = (self.vocab.div_ceil(CHUNK), self.tokens.view_mut());
         let numbers = || TensorRef::new(stream, self.numbers.slice(..rows), [rows]);
         let args = sample::Args {
             logits: TensorRef::new(stream, state.device_logits(rows)?, [rows, self.vocab])?,
@@ -159,7 +159,7 @@ impl Draws {
             cut: TensorRef::new(stream, self.cut.slice(..rows), [rows])?,
             found: TensorMut::new(stream, self.found.slice_mut(..rows * chunks * 2), [rows, chunks, 2])?,
             arrived: TensorMut::new(stream, self.arrived.slice_mut(..rows), [rows])?,
-            tokens: TensorMut::new(stream, self.tokens.view_mut().slice_mut(..rows), [rows])?,
+            tokens: TensorMut::new(stream, drawn.slice_mut(..rows), [rows])?,
             value: TensorMut::new(stream, self.value.slice_mut(..rows), [rows])?,
         };
         self.kernel.launch(stream, Choice::Auto, args).map(drop)
