@@ -67,14 +67,19 @@ impl Streams {
         self.trees.iter().map(of).sum()
     }
 
-    /// Grows the trees from `best`, the tokens of each stream's draft rows, best first, and writes the verify pass.
-    fn write(&mut self, stream: &Stream, rank: &Rank, best: &[Vec<DraftRow>]) -> anyhow::Result<()> {
+    /// Grows the trees from `best`, the tokens of each stream's draft rows, best first.
+    fn grow(&mut self, best: &[Vec<DraftRow>]) -> anyhow::Result<()> {
         for (tree, rows) in self.trees.iter_mut().zip(best) {
             let rows: Vec<DraftRow> = rows.iter().map(scored).collect::<Result<_, _>>()?;
             self.builder.build(&mut Marginals(&rows), self.nodes - 1, tree)?;
             let found = tree.rows().len();
             ensure!(found == self.nodes, "a draft gave a tree of {found} rows instead of {}", self.nodes);
         }
+        Ok(())
+    }
+
+    /// Writes the verify pass over `tokens`, those of all rows.
+    fn write(&self, stream: &Stream, rank: &Rank, tokens: &[u32]) -> anyhow::Result<()> {
         let masks: Vec<Vec<[u64; 2]>> =
             self.trees.iter().map(|tree| tree.rows().skip(1).map(|row| tree.mask(row)).collect()).collect();
         let segments: Vec<Segment<'_>> = self
@@ -88,12 +93,16 @@ impl Streams {
                 mask: Mask::Tree(mask),
             })
             .collect();
+        Ok(rank.state.inputs.write(stream, tokens, &segments)?)
+    }
+
+    /// The tokens of all rows, as drafted.
+    fn tokens(&self) -> Vec<u32> {
         let rows = |(tree, bonus): (&Tree, &u32)| {
             let drafted: Vec<u32> = tree.nodes().iter().map(|node| node.token).collect();
             std::iter::once(*bonus).chain(drafted)
         };
-        let tokens: Vec<u32> = self.trees.iter().zip(&self.bonus).flat_map(rows).collect();
-        Ok(rank.state.inputs.write(stream, &tokens, &segments)?)
+        self.trees.iter().zip(&self.bonus).flat_map(rows).collect()
     }
 
     /// Follows the drawn tokens and writes what is committed and drafted next. The context does not grow, so that every round
@@ -126,19 +135,14 @@ impl Streams {
         Ok(rank.drafts.write_blocks(stream, &self.bonus, &blocks)?)
     }
 
-    /// Trees of some first tokens, and a commit of as many rows as one can have: what launches are timed with.
+    /// What launches are timed with: every row has a token of its own, and as many rows are committed as one round can.
     pub(super) fn prepare(&mut self, stream: &Stream, rank: &Rank, size: Size) -> anyhow::Result<()> {
-        let row = |first: u32| {
-            let tokens: Vec<u32> = (first..first + 64).collect();
-            let falling: Vec<f32> = (0u8..64).map(|rank| -f32::from(rank)).collect();
-            DraftRow::from_top_k(&tokens, &falling)
-        };
-        let drafted = rank.drafter.dims().drafted() as u32;
-        // Tokens of each row of its own, within the first two thousand.
-        let rows =
-            |stream: usize| (0..drafted).map(|depth| row(17 * (drafted * stream as u32 + depth))).collect();
-        let best: Vec<Vec<DraftRow>> = (0..self.trees.len()).map(rows).collect::<Result<_, _>>()?;
-        self.write(stream, rank, &best)?;
+        let falling: Vec<f32> = (0u8..64).map(|rank| -f32::from(rank)).collect();
+        let row = DraftRow::from_top_k(&(0..64).collect::<Vec<u32>>(), &falling)?;
+        let rows = vec![scored(&row)?; rank.drafter.dims().drafted()];
+        self.grow(&vec![rows; self.trees.len()])?;
+        let tokens: Vec<u32> = (0..size.bucket.rows as u32).collect();
+        self.write(stream, rank, &tokens)?;
         let each = size.kept / self.trees.len();
         let (mut moves, mut committed) = (Vec::new(), Vec::new());
         for (index, pages) in self.pages.iter().enumerate() {
@@ -163,7 +167,8 @@ impl Streams {
         let mut best = self.drafted(stream, shared)?;
         let begin = Instant::now();
         while done < count && begin.elapsed() < most {
-            self.write(stream, &shared.lock(), &best)?;
+            self.grow(&best)?;
+            self.write(stream, &shared.lock(), &self.tokens())?;
             device += verify.time_one()?;
             let drawn = shared.lock().tokens(stream)?;
             self.accept(stream, &shared.lock(), &drawn)?;
