@@ -18,6 +18,7 @@ mod sample;
 mod silu;
 mod subject;
 mod tap_columns;
+mod taps;
 mod top_k;
 
 pub use compare::{Bound, first_difference};
@@ -70,11 +71,12 @@ pub enum Failure {
 pub type Check = fn(&Device, &Kernels, &[usize], u64) -> Result<Vec<Outcome>, Failure>;
 
 /// The checks of this crate by the name of what they cover.
-pub const CHECKS: [(&str, Check); 11] = [
+pub const CHECKS: [(&str, Check); 12] = [
     ("norms", norm::check),
     ("embed", embed::check),
     ("tap_columns", tap_columns::check),
     ("draft_block", draft_block::check),
+    ("gather_taps", taps::check),
     ("silu_mul", silu::check),
     ("top_k", top_k::check),
     ("sample", sample::check),

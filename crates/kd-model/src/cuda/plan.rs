@@ -16,12 +16,12 @@ pub(crate) fn room_for_weights(stream: &Stream, dims: &Dims) -> Result<(), CudaE
     if needed <= free {
         return Ok(());
     }
-    let fewer = |layers: &usize| {
-        let moe = dims.moe[..*layers].to_vec();
-        let fewer = Dims { layers: *layers, moe, ..dims.clone() };
-        fewer.weight_bytes().is_ok_and(|bytes| bytes <= free)
-    };
-    let layers = (0..dims.layers).rev().find(fewer).unwrap_or_default();
+    let mut left = free.saturating_sub(dims.table_bytes());
+    let mut layers = 0;
+    for moe in &dims.moe {
+        let Some(rest) = left.checked_sub(dims.layer_bytes(*moe)?) else { break };
+        (left, layers) = (rest, layers + 1);
+    }
     let fits = format!("{layers} of {} layers would fit; share the model among more ranks", dims.layers);
     Err(CudaError::OutOfMemory { what: "the weights need", needed, free, fits })
 }

@@ -3,8 +3,10 @@
 use half::bf16;
 use kd_kernels::selftest::{Random, upload};
 use kd_kernels::{CudaSlice, KernelError, Kernels, Stream};
+use kd_moe::Expert;
 use kd_moe::bench::expert;
-use kd_moe::gpu::{DeviceExperts, Packer, Shape};
+use kd_moe::gpu::{DeviceExperts, GpuError, Packer, Shape};
+use kd_tensor::{Int4Matrix, WeightRows};
 
 use super::kernels::TargetKernels;
 use super::target::CudaTarget;
@@ -32,14 +34,15 @@ pub struct RandomWeights {
 /// Copies parts of a pool of random values into matrices.
 struct Source<'s> {
     stream: &'s Stream,
-    /// By number of inputs: values whose products with normed rows have variance 1.
-    pools: Vec<(usize, CudaSlice<bf16>)>,
+    /// By number of inputs and factor: values whose products with normed rows have the variance of the factor.
+    pools: Vec<(usize, f32, CudaSlice<bf16>)>,
     units: Vec<f32>,
     next: usize,
 }
 
 impl CudaTarget {
-    /// A target of `dims` with random weights, uniform and of variance 1 over the number of inputs; gains are 1.
+    /// A target of `dims` with random weights, uniform and of variance 1 over the number of inputs; gains are 1. What a layer
+    /// adds to the residual stream is divided by the number of layers, so that rows keep their size at any depth.
     ///
     /// Every matrix and expert has memory of its own, so that reading them costs what real ones cost, but values repeat: all
     /// experts are copies of eight, matrices are cut from one pool of four million values, embeddings repeat after 2,048
@@ -58,7 +61,7 @@ impl CudaTarget {
         let mut random = Random::new(weights.seed);
         let units = (0..POOL).map(|_| random.unit() * 3f32.sqrt()).collect();
         let mut source = Source { stream, pools: Vec::new(), units, next: 0 };
-        let experts = distinct_experts(stream, kernels, dims.experts, &mut random)?;
+        let experts = distinct_experts(stream, kernels, &dims, &mut random)?;
         let embed = source.embedding(&dims, weights.correlation)?;
         let layer = |index: usize| source.layer(&dims, index, &experts);
         let layers = (0..dims.layers).map(layer).collect::<Result<_, _>>()?;
@@ -73,15 +76,31 @@ impl CudaTarget {
 fn distinct_experts(
     stream: &Stream,
     kernels: &Kernels,
-    shape: Shape,
+    dims: &Dims,
     random: &mut Random,
 ) -> Result<DeviceExperts, CudaError> {
-    let few = Shape { experts: EXPERTS.min(shape.experts), ..shape };
+    let few = Shape { experts: EXPERTS.min(dims.experts.experts), ..dims.experts };
     let (mut packer, mut experts) = (Packer::new(stream, kernels, few)?, DeviceExperts::new(stream, few)?);
     for index in 0..few.experts {
-        packer.pack(stream, &mut experts, index, &expert(random, &few)?)?;
+        let own = expert(random, &few)?;
+        let down = scaled(&own.down, branch(dims))?;
+        packer.pack(stream, &mut experts, index, &Expert { down, ..own })?;
     }
     Ok(experts)
+}
+
+/// What the outputs of a layer are multiplied by.
+fn branch(dims: &Dims) -> f32 {
+    1.0 / dims.layers.max(1) as f32
+}
+
+fn scaled(matrix: &Int4Matrix, factor: f32) -> Result<Int4Matrix, CudaError> {
+    let rows = || 0..matrix.rows();
+    let words: Vec<i32> = rows().flat_map(|row| matrix.words(row)).copied().collect();
+    let scale = |scale: &bf16| bf16::from_f32(scale.to_f32() * factor);
+    let scales: Vec<bf16> = rows().flat_map(|row| matrix.scales(row)).map(scale).collect();
+    let scaled = Int4Matrix::new(matrix.rows(), matrix.cols(), words, scales);
+    scaled.map_err(|error| GpuError::Layout(error.into()).into())
 }
 
 impl Source<'_> {
@@ -95,7 +114,7 @@ impl Source<'_> {
         let feed_forward = if dims.moe[index] {
             DeviceFeedForward::Moe(self.moe(dims, index, experts)?)
         } else {
-            DeviceFeedForward::Dense(self.mlp(dims.dense_width, dims.hidden)?)
+            DeviceFeedForward::Dense(self.mlp(dims, dims.dense_width)?)
         };
         Ok(DeviceLayer {
             input_norm: self.gains(dims.hidden)?,
@@ -106,7 +125,7 @@ impl Source<'_> {
             key_up: self.matrix(a.heads * a.latent, a.nope)?,
             value_up: self.matrix(a.heads * a.value, a.latent)?,
             kv_b: self.matrix(a.heads * (a.nope + a.value), a.latent)?,
-            output: self.matrix(dims.hidden, dims.values())?,
+            output: self.scaled(dims.hidden, dims.values(), branch(dims))?,
             post_norm: self.gains(dims.hidden)?,
             feed_forward,
         })
@@ -122,12 +141,13 @@ impl Source<'_> {
             router: self.matrix(count, dims.hidden)?,
             bias: upload(self.stream, &vec![0.0; count])?,
             experts,
-            shared: self.mlp(dims.shared_width, dims.hidden)?,
+            shared: self.mlp(dims, dims.shared_width)?,
         })
     }
 
-    fn mlp(&mut self, width: usize, hidden: usize) -> Result<DeviceMlp, CudaError> {
-        Ok(DeviceMlp { gate_up: self.matrix(2 * width, hidden)?, down: self.matrix(hidden, width)? })
+    fn mlp(&mut self, dims: &Dims, width: usize) -> Result<DeviceMlp, CudaError> {
+        let gate_up = self.matrix(2 * width, dims.hidden)?;
+        Ok(DeviceMlp { gate_up, down: self.scaled(dims.hidden, width, branch(dims))? })
     }
 
     fn gains(&self, len: usize) -> Result<CudaSlice<bf16>, KernelError> {
@@ -148,16 +168,22 @@ impl Source<'_> {
     }
 
     fn matrix(&mut self, rows: usize, cols: usize) -> Result<DeviceMatrix, KernelError> {
+        self.scaled(rows, cols, 1.0)
+    }
+
+    fn scaled(&mut self, rows: usize, cols: usize, factor: f32) -> Result<DeviceMatrix, KernelError> {
         let mut matrix = DeviceMatrix::zeros(self.stream, rows, cols)?;
-        if !self.pools.iter().any(|(inputs, _)| *inputs == cols) {
-            let scale = (cols as f32).sqrt().recip();
-            let values: Vec<bf16> = self.units.iter().map(|unit| bf16::from_f32(unit * scale)).collect();
-            self.pools.push((cols, upload(self.stream, &values)?));
-        }
-        let pool = self.pools.iter().find(|(inputs, _)| *inputs == cols);
-        if let Some((_, pool)) = pool {
-            repeat(self.stream, pool, self.next, &mut matrix.data)?;
-        }
+        let own = |(inputs, of, _): &(usize, f32, _)| (*inputs, *of) == (cols, factor);
+        let index = match self.pools.iter().position(own) {
+            Some(index) => index,
+            None => {
+                let scale = factor / (cols as f32).sqrt();
+                let values: Vec<bf16> = self.units.iter().map(|unit| bf16::from_f32(unit * scale)).collect();
+                self.pools.push((cols, factor, upload(self.stream, &values)?));
+                self.pools.len() - 1
+            }
+        };
+        repeat(self.stream, &self.pools[index].2, self.next, &mut matrix.data)?;
         // Somewhere else for the next one.
         self.next = (self.next + 1_000_003) % POOL;
         Ok(matrix)

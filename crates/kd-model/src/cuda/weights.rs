@@ -56,7 +56,22 @@ pub(crate) struct DeviceMoe {
 
 impl Dims {
     /// Bytes of the weights of one rank, embedding and head included.
+    ///
+    /// # Errors
+    /// Experts of a size that the layout does not hold.
     pub fn weight_bytes(&self) -> Result<usize, CudaError> {
+        let [dense, moe] = [self.layer_bytes(false)?, self.layer_bytes(true)?];
+        let layers = self.moe.iter().map(|is_moe| if *is_moe { moe } else { dense });
+        Ok(layers.sum::<usize>() + self.table_bytes())
+    }
+
+    /// Bytes of embedding, final norm and head.
+    pub(crate) fn table_bytes(&self) -> usize {
+        2 * (2 * self.vocab + 1) * self.hidden
+    }
+
+    /// Bytes of one layer, with experts or without.
+    pub(crate) fn layer_bytes(&self, moe: bool) -> Result<usize, CudaError> {
         let a = &self.attention;
         let attention = self.hidden * self.joint()
             + self.q_rank * self.queries()
@@ -64,13 +79,12 @@ impl Dims {
             + self.values() * self.hidden;
         let norms = 2 * self.hidden + self.q_rank + a.latent;
         let mlp = |width: usize| 3 * width * self.hidden;
-        let moe = self.experts.experts * self.hidden + mlp(self.shared_width);
-        let experts = self.experts.weight_bytes()? + self.experts.experts * size_of::<f32>();
-        let layer = |moe_layer: &bool| {
-            let feed = if *moe_layer { moe } else { mlp(self.dense_width) };
-            2 * (attention + norms + feed) + if *moe_layer { experts } else { 0 }
-        };
-        Ok(self.moe.iter().map(layer).sum::<usize>() + 2 * (2 * self.vocab + 1) * self.hidden)
+        let count = self.experts.experts;
+        if !moe {
+            return Ok(2 * (attention + norms + mlp(self.dense_width)));
+        }
+        let experts = self.experts.weight_bytes()? + count * size_of::<f32>();
+        Ok(2 * (attention + norms + count * self.hidden + mlp(self.shared_width)) + experts)
     }
 }
 

@@ -2,5 +2,7 @@
 
 mod common;
 mod passes;
+mod prompts;
+mod random;
 mod replays;
 mod rows;
