@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn the_floor_is_bytes_for_few_rows_and_operations_for_many() {
-        let rates = Rates { bytes: 4.6e12, operations: 644e12 };
+        let rates = Rates { bytes: 4.6e12, operations: 644e12, launch: 1.0 };
         let line = |rows| DenseLine {
             shape: shape(7168, 2112),
             rows,

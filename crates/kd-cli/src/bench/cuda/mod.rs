@@ -60,7 +60,11 @@ impl Gpu {
         record.set("profile", self.profile.as_str());
         record.set(
             "floors",
-            json!({ "read_bytes_per_second": rates.bytes, "mma_operations_per_second": rates.operations }),
+            json!({
+                "read_bytes_per_second": rates.bytes,
+                "mma_operations_per_second": rates.operations,
+                "launch_us": rates.launch,
+            }),
         );
         record
     }
@@ -80,11 +84,12 @@ impl Gpu {
     /// One line for the terminal.
     fn describe(&self, rates: &Rates) -> String {
         format!(
-            "{}, {}: reads {:.2} TB/s, mma.sync {:.0} TFLOP/s, both in this run",
+            "{}, {}: reads {:.2} TB/s, mma.sync {:.0} TFLOP/s, a launch in a graph {:.2} µs, all in this run",
             self.device.name(),
             self.profile,
             rates.bytes / 1e12,
-            rates.operations / 1e12
+            rates.operations / 1e12,
+            rates.launch
         )
     }
 }

@@ -38,6 +38,7 @@ pub(super) struct Timed {
     pub(super) samples: Vec<f64>,
     /// Least microseconds of what the graph did.
     pub(super) floor: f64,
+    pub(super) launches: usize,
 }
 
 /// A cell, measured; microseconds.
@@ -51,6 +52,8 @@ pub(super) struct Measured {
     pub(super) distinct: Vec<usize>,
     /// Least microseconds of the whole round.
     pub(super) floor: f64,
+    /// Launches of the whole round.
+    pub(super) launches: usize,
     pub(super) rounds: Rounds,
 }
 
@@ -82,14 +85,14 @@ impl Measured {
         let phase = |timed: &Timed| {
             json!({
                 "phase": timed.phase.name(), "median_us": median(&timed.samples), "floor_us": timed.floor,
-                "samples_us": micros(&timed.samples),
+                "launches": timed.launches, "samples_us": micros(&timed.samples),
             })
         };
         let Rounds { count, wall, device } = self.rounds;
         json!({
             "streams": self.cell.streams, "nodes": self.cell.nodes, "rows": self.cell.rows(),
             "context": self.cell.context, "step_us": self.step(), "floor_us": self.floor,
-            "over_floor": self.step() / self.floor, "verify_samples_us": micros(&self.verify),
+            "over_floor": self.step() / self.floor, "launches": self.launches, "verify_samples_us": micros(&self.verify),
             "commit_and_draft_samples_us": micros(&self.draft),
             "phases": self.phases.iter().map(phase).collect::<Vec<_>>(),
             "distinct_experts_by_layer": self.distinct,
@@ -174,7 +177,8 @@ pub(super) fn measure(
     let phases = phases_of(stream, shared, size, &phases)?;
     let (count, most) = rounds;
     let rounds = streams.run(stream, shared, [&verify, &draft], count, most)?;
-    Ok(Measured { cell, verify: verify_times, draft: draft_times, phases, distinct, floor, rounds })
+    let launches = verify.nodes()? + draft.nodes()?;
+    Ok(Measured { cell, verify: verify_times, draft: draft_times, phases, distinct, floor, launches, rounds })
 }
 
 /// Times each phase in a graph of its launches alone. The copies of taps, which belong to no family, are in all of those of the
@@ -186,20 +190,24 @@ fn phases_of(
     floors: &[(Phase, f64)],
 ) -> anyhow::Result<Vec<Timed>> {
     let floor = |phase| floors.iter().find(|(of, _)| *of == phase).map_or(0.0, |(_, floor)| *floor);
-    let time = |stream: &Stream, record: Record| -> anyhow::Result<Vec<f64>> {
-        samples(&shared.capture(stream, size, record)?)
+    let time = |stream: &Stream, record: Record| -> anyhow::Result<(Vec<f64>, usize)> {
+        let graph = shared.capture(stream, size, record)?;
+        Ok((samples(&graph)?, graph.nodes()?))
     };
-    let copies = median(&time(&stream.admitting(|_| false), Rank::verify)?);
+    let (copies, copied) = time(&stream.admitting(|_| false), Rank::verify)?;
     let mut phases = Vec::new();
     for (phase, admits) in Phase::VERIFY {
-        let mut samples = time(&stream.admitting(admits), Rank::verify)?;
-        if phase != Phase::RouterNorms {
+        let (mut samples, mut launches) = time(&stream.admitting(admits), Rank::verify)?;
+        if phase != Phase::Small {
+            let copies = median(&copies);
             samples.iter_mut().for_each(|sample| *sample -= copies);
+            launches -= copied;
         }
-        phases.push(Timed { phase, samples, floor: floor(phase) });
+        phases.push(Timed { phase, samples, floor: floor(phase), launches });
     }
     for (phase, record) in [(Phase::Commit, Rank::commit as Record), (Phase::Draft, Rank::draft)] {
-        phases.push(Timed { phase, samples: time(stream, record)?, floor: floor(phase) });
+        let (samples, launches) = time(stream, record)?;
+        phases.push(Timed { phase, samples, floor: floor(phase), launches });
     }
     Ok(phases)
 }

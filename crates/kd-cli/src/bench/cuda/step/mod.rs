@@ -132,7 +132,7 @@ fn all(args: &BenchStepArgs) -> impl Iterator<Item = Cell> {
 fn table(cells: &[Measured]) -> Table {
     let phases = cells.first().map_or(&[][..], |cell| &cell.phases);
     let names = phases.iter().map(|timed| timed.phase.name());
-    let head = ["rows", "streams", "context", "experts", "step µs", "floor", "ratio"];
+    let head = ["rows", "streams", "context", "experts", "step µs", "floor", "ratio", "launches"];
     let mut table = Table::new(head.into_iter().chain(names).chain(["host gap"]));
     for measured in cells {
         let Cell { streams, context, .. } = measured.cell;
@@ -145,6 +145,7 @@ fn table(cells: &[Measured]) -> Table {
             format!("{step:.0}"),
             format!("{:.0}", measured.floor),
             format!("{:.2}", step / measured.floor),
+            measured.launches.to_string(),
         ];
         let phase = |timed: &cell::Timed| {
             let time = median(&timed.samples);

@@ -9,8 +9,12 @@ pub(super) enum Phase {
     Attention,
     /// Products with bf16 weights, shared expert and absorbed heads included.
     Dense,
-    /// Router, norms, rotations, activations, embedding, and the copies of taps.
-    RouterNorms,
+    /// Scores and choices of experts.
+    Router,
+    /// The seams between layers: sums and norms.
+    Norms,
+    /// Norms and rotations of latents and queries, activations, embedding, and the copies of taps.
+    Small,
     /// The target's head.
     Logits,
     /// Draws of all rows.
@@ -23,11 +27,13 @@ pub(super) enum Phase {
 
 impl Phase {
     /// Those of the verify pass, each with what admits its families alone.
-    pub(super) const VERIFY: [(Self, fn(&str) -> bool); 6] = [
+    pub(super) const VERIFY: [(Self, fn(&str) -> bool); 8] = [
         (Self::Moe, |family| of(family) == Self::Moe),
         (Self::Attention, |family| of(family) == Self::Attention),
         (Self::Dense, |family| of(family) == Self::Dense),
-        (Self::RouterNorms, |family| of(family) == Self::RouterNorms),
+        (Self::Router, |family| of(family) == Self::Router),
+        (Self::Norms, |family| of(family) == Self::Norms),
+        (Self::Small, |family| of(family) == Self::Small),
         (Self::Logits, |family| of(family) == Self::Logits),
         (Self::Sampling, |family| of(family) == Self::Sampling),
     ];
@@ -38,7 +44,9 @@ impl Phase {
             Self::Moe => "moe",
             Self::Attention => "attention",
             Self::Dense => "dense",
-            Self::RouterNorms => "router and norms",
+            Self::Router => "router",
+            Self::Norms => "norms",
+            Self::Small => "small",
             Self::Logits => "logits",
             Self::Sampling => "sampling",
             Self::Commit => "commit",
@@ -47,16 +55,18 @@ impl Phase {
     }
 }
 
-/// Where a family's launches belong in a verify pass. What is not named is small: norms and their like.
+/// Where a family's launches belong in a verify pass. What is not named is small.
 fn of(family: &str) -> Phase {
     match family {
         "tree_mla" | "tree_mla_merge" => Phase::Attention,
         "dense" | "absorb_query" | "absorb_value" => Phase::Dense,
+        "router" => Phase::Router,
+        "rms_norm" | "add_rms_norm" => Phase::Norms,
         "lm_head" => Phase::Logits,
         "sample" => Phase::Sampling,
         "commit" | "gather_taps" => Phase::Commit,
         _ if family.starts_with("moe_") => Phase::Moe,
-        _ => Phase::RouterNorms,
+        _ => Phase::Small,
     }
 }
 

@@ -37,13 +37,13 @@ impl Work<'_> {
             Phase::Moe => self.distinct.iter().map(|experts| self.moe(*experts)).sum(),
             Phase::Attention => self.dims.layers as f64 * self.attention(),
             Phase::Dense => self.dense(),
-            Phase::RouterNorms => {
+            Phase::Router => {
                 let router = self.product(self.rows, self.dims.experts.experts, self.dims.hidden);
                 router * self.moe_layers()
             }
             Phase::Logits => self.product(self.rows, self.dims.vocab, self.dims.hidden),
             Phase::Draft => self.drafting(),
-            Phase::Sampling | Phase::Commit => 0.0,
+            Phase::Norms | Phase::Small | Phase::Sampling | Phase::Commit => 0.0,
         }
     }
 
@@ -119,7 +119,7 @@ mod tests {
     fn floors_of_a_single_row_are_the_bytes_of_what_it_reads() {
         let profile = Profile::named("k26-tp8").expect("declared");
         let (dims, draft) = (Dims::sized(profile, 61), DraftDims::sized(profile, 6).expect("a drafter"));
-        let rates = Rates { bytes: 1e12, operations: 1e18 };
+        let rates = Rates { bytes: 1e12, operations: 1e18, launch: 1.0 };
         let distinct = [8; 60];
         let work = |rates| Work {
             dims: &dims,
@@ -144,7 +144,7 @@ mod tests {
         let mlps = 3.0 * 7168.0 * (60.0 * 256.0 + 2304.0);
         assert!(near(floor(Phase::Dense), micros(2.0 * (61.0 * layer + mlps))));
         // Where products are slow, they are the floor.
-        let slow = Rates { bytes: 1e18, operations: 1e12 };
+        let slow = Rates { bytes: 1e18, operations: 1e12, launch: 1.0 };
         let logits = work(&slow).floor(Phase::Logits);
         assert!(near(logits, micros(2.0 * 20_480.0 * 7168.0)), "{logits}");
     }
