@@ -151,6 +151,11 @@ impl Stream {
         self.cuda.synchronize().map_err(|error| KernelError::driver("cuStreamSynchronize", error))
     }
 
+    /// Another stream of the same device.
+    pub(crate) fn beside(&self) -> Result<Self, cudarc::driver::DriverError> {
+        Ok(Self { cuda: self.cuda.context().new_stream()?, sms: self.sms, frozen: self.frozen.clone() })
+    }
+
     pub(crate) fn sms(&self) -> u32 {
         self.sms
     }

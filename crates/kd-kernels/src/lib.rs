@@ -11,6 +11,7 @@ pub mod bench;
 pub mod bundle;
 mod device;
 mod error;
+mod fork;
 mod graph;
 #[rustfmt::skip]
 mod generated;
@@ -27,6 +28,7 @@ pub use bundle::Bundle;
 pub use cudarc::driver::{CudaSlice, CudaView, CudaViewMut, DeviceRepr, DriverError};
 pub use device::{Device, Stream, driver_version};
 pub use error::KernelError;
+pub use fork::Fork;
 pub use graph::{Buffer, Graph};
 pub use launch::{
     Blocks, Choice, Int4Ref, Kernels, LoadedUnit, Product, Selection, Source, TensorMut, TensorRef, Units,

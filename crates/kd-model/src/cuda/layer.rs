@@ -101,25 +101,34 @@ impl Pass<'_> {
         self.tap(index)
     }
 
-    /// The MLP or the experts over the normed rows: the number of parts for the residual stream.
+    /// The MLP or the experts over the normed rows: the number of parts for the residual stream. The shared expert runs beside
+    /// router and routed experts; the two sides write different memory.
     fn feed_forward(&mut self, layer: &DeviceLayer) -> Result<usize, CudaError> {
         match &layer.feed_forward {
             DeviceFeedForward::Dense(mlp) => {
-                self.mlp(mlp, &self.target.kernels.dense_gate)?;
+                self.mlp(None, mlp, &self.target.kernels.dense_gate)?;
                 Ok(1)
             }
             DeviceFeedForward::Moe(moe) => {
+                let side = self.rows.fork.begin(self.stream)?.clone();
+                self.mlp(Some(&side), &moe.shared, &self.target.kernels.shared_gate)?;
                 self.route(moe)?;
                 self.experts(moe)?;
-                self.mlp(&moe.shared, &self.target.kernels.shared_gate)?;
+                self.rows.fork.end(self.stream)?;
                 Ok(2)
             }
         }
     }
 
-    /// A gated MLP, to the first part.
-    fn mlp(&mut self, mlp: &DeviceMlp, gate: &silu_mul::SiluMul) -> Result<(), CudaError> {
-        let Self { stream, target, rows, count, products, .. } = self;
+    /// A gated MLP, to the first part; on the side stream, if there is one.
+    fn mlp(
+        &mut self,
+        side: Option<&Stream>,
+        mlp: &DeviceMlp,
+        gate: &silu_mul::SiluMul,
+    ) -> Result<(), CudaError> {
+        let Self { target, rows, count, products, .. } = self;
+        let stream = side.unwrap_or(self.stream);
         let (count, hidden, width) = (*count, target.dims.hidden, mlp.down.cols);
         let x = head(stream, &rows.normed, [count, hidden])?;
         let gate_up = head_mut(stream, &mut rows.gate_up, [count, 2 * width])?;

@@ -1,7 +1,7 @@
 //! The memory of rows on their way through the layers, shared by tree passes and prompt chunks.
 
 use half::bf16;
-use kd_kernels::{CudaSlice, CudaView, KernelError, Stream};
+use kd_kernels::{CudaSlice, CudaView, Fork, KernelError, Stream};
 use kd_moe::gpu::{Plan, Scratch};
 use kd_tensor::Matrix;
 
@@ -41,6 +41,8 @@ pub(crate) struct RowState {
     pub(crate) tapped: CudaSlice<bf16>,
     /// `[rows, taps, hidden]` of committed rows.
     pub(crate) kept: CudaSlice<bf16>,
+    /// Where the shared expert runs beside the routed ones.
+    pub(crate) fork: Fork,
 }
 
 /// What the router chooses.
@@ -88,6 +90,7 @@ impl RowState {
             experts: Scratch::new(stream, Plan::new(dims.experts, rows)?)?,
             tapped: zeros!(stream, tapped)?,
             kept: zeros!(stream, tapped)?,
+            fork: Fork::new(stream)?,
             limit: rows,
             width: hidden,
             taps: taps.to_vec(),
