@@ -138,6 +138,11 @@ impl Stream {
         Self { admitted: Some(admits), ..self.clone() }
     }
 
+    /// The same stream, admitting what `other` admits.
+    pub(crate) fn admitting_as(&self, other: &Self) -> Self {
+        Self { admitted: other.admitted, ..self.clone() }
+    }
+
     /// Whether launches of `family` are made.
     pub(crate) fn admits(&self, family: &str) -> bool {
         self.admitted.is_none_or(|admits| admits(family))
@@ -153,7 +158,7 @@ impl Stream {
 
     /// Another stream of the same device.
     pub(crate) fn beside(&self) -> Result<Self, cudarc::driver::DriverError> {
-        Ok(Self { cuda: self.cuda.context().new_stream()?, sms: self.sms, frozen: self.frozen.clone() })
+        Ok(Self { cuda: self.cuda.context().new_stream()?, ..self.clone() })
     }
 
     pub(crate) fn sms(&self) -> u32 {

@@ -45,14 +45,7 @@ struct Place {
 
   // Of this thread within its group.
   __device__ __forceinline__ int thread() const { return int(threadIdx.x) % (32 * U::WM); }
-  // A group of one warp needs no barrier. With one, groups that pass theirs a different number of times make racecheck report
-  // hazards across every later barrier of the CTA.
-  __device__ __forceinline__ void sync_group() const {
-    if (U::WM == 1)
-      __syncwarp();
-    else
-      ptx::named_barrier(1 + group, 32 * U::WM);
-  }
+  __device__ __forceinline__ void sync_group() const { ptx::named_barrier<32 * U::WM>(1 + group); }
 };
 
 template <class U>

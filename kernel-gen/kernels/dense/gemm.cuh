@@ -182,7 +182,7 @@ __device__ __forceinline__ void consume(uint32_t ring) {
       ++segment;
     }
   }
-  ptx::named_barrier(1, At::CONSUMERS);  // the sums take the place of the ring
+  ptx::named_barrier<At::CONSUMERS>(1);  // the sums take the place of the ring
   if constexpr (U::RUN > 1)
     keep<U, S>(total, group, row, token);
   else

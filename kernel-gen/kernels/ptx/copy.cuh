@@ -40,9 +40,14 @@ __device__ __forceinline__ void copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
-// A barrier of the first `threads` threads of the CTA; `name` is 1 to 15, and 0 is __syncthreads.
-__device__ __forceinline__ void named_barrier(int name, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(name), "r"(threads) : "memory");
+// A barrier of THREADS threads, whole warps; `name` is 1 to 15, and 0 is __syncthreads. One warp needs none; with one, warps
+// that pass theirs a different number of times make racecheck report hazards across every later barrier of the CTA.
+template <int THREADS>
+__device__ __forceinline__ void named_barrier(int name) {
+  if (THREADS == 32)
+    __syncwarp();
+  else
+    asm volatile("bar.sync %0, %1;" ::"r"(name), "n"(THREADS) : "memory");
 }
 
 }  // namespace kd::ptx

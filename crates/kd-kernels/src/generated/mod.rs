@@ -36,5 +36,6 @@ pub mod tap_columns;
 pub mod top_k;
 pub mod tree_mla;
 pub mod tree_mla_merge;
+pub mod walk;
 
 pub mod profiles;

@@ -20,6 +20,7 @@ mod subject;
 mod tap_columns;
 mod taps;
 mod top_k;
+mod walk;
 
 pub use compare::{Bound, first_difference};
 pub use memory::{Output, Written, gather, upload};
@@ -71,12 +72,13 @@ pub enum Failure {
 pub type Check = fn(&Device, &Kernels, &[usize], u64) -> Result<Vec<Outcome>, Failure>;
 
 /// The checks of this crate by the name of what they cover.
-pub const CHECKS: [(&str, Check); 12] = [
+pub const CHECKS: [(&str, Check); 13] = [
     ("norms", norm::check),
     ("embed", embed::check),
+    ("gather_taps", taps::check),
     ("tap_columns", tap_columns::check),
     ("draft_block", draft_block::check),
-    ("gather_taps", taps::check),
+    ("walk", walk::check),
     ("silu_mul", silu::check),
     ("top_k", top_k::check),
     ("sample", sample::check),

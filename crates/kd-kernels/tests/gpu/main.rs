@@ -32,6 +32,8 @@ checks! {
     tap_columns_match_the_cpu_at_demo_sizes: "tap_columns" at "demo-tp1";
     draft_block_matches_the_cpu_at_k26_sizes: "draft_block" at "k26-tp8";
     draft_block_matches_the_cpu_at_demo_sizes: "draft_block" at "demo-tp1";
+    walk_matches_the_cpu_at_k26_sizes: "walk" at "k26-tp8";
+    walk_matches_the_cpu_at_demo_sizes: "walk" at "demo-tp1";
     gather_taps_picks_rows_at_k26_sizes: "gather_taps" at "k26-tp8";
     gather_taps_picks_rows_at_demo_sizes: "gather_taps" at "demo-tp1";
     silu_mul_matches_the_cpu_at_k26_sizes: "silu_mul" at "k26-tp8";

@@ -71,7 +71,8 @@ pub(crate) fn room_for_chunks(
     Err(CudaError::OutOfMemory { what: "prompt chunks need", needed, free, fits })
 }
 
-fn free(stream: &Stream) -> Result<usize, CudaError> {
+/// Bytes that are free but for a reserve.
+pub(super) fn free(stream: &Stream) -> Result<usize, CudaError> {
     let found = stream.cuda().context().mem_get_info();
     let (free, _) = found.map_err(|error| KernelError::driver("asking for free memory", error))?;
     Ok(free.saturating_sub(RESERVE))

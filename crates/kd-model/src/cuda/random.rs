@@ -32,7 +32,7 @@ pub struct RandomWeights {
 }
 
 /// Copies parts of a pool of random values into matrices.
-struct Source<'s> {
+pub(crate) struct Source<'s> {
     stream: &'s Stream,
     /// By number of inputs and factor: values whose products with normed rows have the variance of the factor.
     pools: Vec<(usize, f32, CudaSlice<bf16>)>,
@@ -59,8 +59,7 @@ impl CudaTarget {
         super::plan::room_for_weights(stream, &dims)?;
         let loaded = TargetKernels::load(kernels, &dims)?;
         let mut random = Random::new(weights.seed);
-        let units = (0..POOL).map(|_| random.unit() * 3f32.sqrt()).collect();
-        let mut source = Source { stream, pools: Vec::new(), units, next: 0 };
+        let mut source = Source::new(stream, &mut random);
         let experts = distinct_experts(stream, kernels, &dims, &mut random)?;
         let embed = source.embedding(&dims, weights.correlation)?;
         let layer = |index: usize| source.layer(&dims, index, &experts);
@@ -103,7 +102,12 @@ fn scaled(matrix: &Int4Matrix, factor: f32) -> Result<Int4Matrix, CudaError> {
     scaled.map_err(|error| GpuError::Layout(error.into()).into())
 }
 
-impl Source<'_> {
+impl<'s> Source<'s> {
+    pub(crate) fn new(stream: &'s Stream, random: &mut Random) -> Self {
+        let units = (0..POOL).map(|_| random.unit() * 3f32.sqrt()).collect();
+        Self { stream, pools: Vec::new(), units, next: 0 }
+    }
+
     fn layer(
         &mut self,
         dims: &Dims,
@@ -150,7 +154,7 @@ impl Source<'_> {
         Ok(DeviceMlp { gate_up, down: self.scaled(dims.hidden, width, branch(dims))? })
     }
 
-    fn gains(&self, len: usize) -> Result<CudaSlice<bf16>, KernelError> {
+    pub(crate) fn gains(&self, len: usize) -> Result<CudaSlice<bf16>, KernelError> {
         upload(self.stream, &vec![bf16::ONE; len])
     }
 
@@ -167,7 +171,7 @@ impl Source<'_> {
         Ok(matrix)
     }
 
-    fn matrix(&mut self, rows: usize, cols: usize) -> Result<DeviceMatrix, KernelError> {
+    pub(crate) fn matrix(&mut self, rows: usize, cols: usize) -> Result<DeviceMatrix, KernelError> {
         self.scaled(rows, cols, 1.0)
     }
 

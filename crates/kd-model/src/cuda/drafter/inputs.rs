@@ -72,11 +72,10 @@ impl Blocks<'_> {
 pub struct DraftInputs {
     limits: DraftLimits,
     vocab: usize,
-    starts: Buffer<i32>,
-    bonus: Buffer<i32>,
-    table: Buffer<i32>,
-    positions: Buffer<i32>,
-    slots: Buffer<i32>,
+    /// Starts, newest tokens, pages, each from a multiple of four on.
+    blocks: Buffer<i32>,
+    /// Positions, slots, likewise.
+    context: Buffer<i32>,
 }
 
 impl DraftInputs {
@@ -85,16 +84,13 @@ impl DraftInputs {
     /// # Errors
     /// A failed allocation.
     pub fn new(stream: &Stream, limits: DraftLimits, vocab: usize) -> Result<Self, KernelError> {
-        let buffer = |value: i32, len: usize| Buffer::new(stream, &vec![value; len]);
-        Ok(Self {
-            limits,
-            vocab,
-            starts: buffer(-1, limits.streams)?,
-            bonus: buffer(0, limits.streams)?,
-            table: buffer(-1, limits.streams * limits.stream_pages)?,
-            positions: buffer(0, limits.tokens)?,
-            slots: buffer(-1, limits.tokens)?,
-        })
+        let streams = padded(limits.streams);
+        let mut blocks = vec![-1; 2 * streams + limits.streams * limits.stream_pages];
+        blocks[streams..2 * streams].fill(0);
+        let mut context = vec![0; 2 * padded(limits.tokens)];
+        context[padded(limits.tokens)..].fill(-1);
+        let (blocks, context) = (Buffer::new(stream, &blocks)?, Buffer::new(stream, &context)?);
+        Ok(Self { limits, vocab, blocks, context })
     }
 
     /// Writes the streams of the next draft: the newest token of each, its committed tokens and their pages. A draft of more
@@ -116,22 +112,22 @@ impl DraftInputs {
             return Err(CudaError::Limit { what: "the number of newest tokens", found, limit });
         }
         kd_tensor::ops::check_ids(bonus, self.vocab)?;
-        let mut starts = vec![-1; limits.streams];
-        let mut tokens = vec![0; limits.streams];
-        let mut table = vec![-1; limits.streams * limits.stream_pages];
+        let (streams, pages) = (padded(limits.streams), limits.stream_pages);
+        let mut all = vec![-1; 2 * streams + limits.streams * pages];
+        let (starts, rest) = all.split_at_mut(streams);
+        let (tokens, table) = rest.split_at_mut(streams);
+        tokens.fill(0);
         for (i, (segment, token)) in segments.iter().zip(bonus).enumerate() {
-            let pages = segment.start.div_ceil(PAGE_TOKENS);
-            within("the number of pages of a stream", pages, limits.stream_pages)?;
-            within("the number of pages that committed tokens fill", pages, segment.pages.len())?;
+            let filled = segment.start.div_ceil(PAGE_TOKENS);
+            within("the number of pages of a stream", filled, pages)?;
+            within("the number of pages that committed tokens fill", filled, segment.pages.len())?;
             starts[i] = index("a number of committed tokens", segment.start)?;
             tokens[i] = index("a token", *token as usize)?;
-            for (to, page) in table[i * limits.stream_pages..].iter_mut().zip(&segment.pages[..pages]) {
+            for (to, page) in table[i * pages..].iter_mut().zip(&segment.pages[..filled]) {
                 *to = self.page(*page)?;
             }
         }
-        self.starts.write(stream, &starts)?;
-        self.bonus.write(stream, &tokens)?;
-        Ok(self.table.write(stream, &table)?)
+        Ok(self.blocks.write(stream, &all)?)
     }
 
     /// Writes where the context of the next tokens goes; `None` is a row that is not there. More rows are padding.
@@ -141,7 +137,9 @@ impl DraftInputs {
     pub fn write_context(&self, stream: &Stream, tokens: &[Option<Committed>]) -> Result<(), CudaError> {
         let limits = self.limits;
         within("the number of context tokens of a pass", tokens.len(), limits.tokens)?;
-        let (mut positions, mut slots) = (vec![0; limits.tokens], vec![-1; limits.tokens]);
+        let mut all = vec![0; 2 * padded(limits.tokens)];
+        let (positions, slots) = all.split_at_mut(padded(limits.tokens));
+        slots.fill(-1);
         for (i, token) in tokens.iter().enumerate() {
             let Some(Committed { position, page }) = *token else { continue };
             within("a position", position, (limits.stream_pages * PAGE_TOKENS).saturating_sub(1))?;
@@ -149,8 +147,7 @@ impl DraftInputs {
             positions[i] = index("a position", position)?;
             slots[i] = index("a row of the pages", page.0 as usize * PAGE_TOKENS + position % PAGE_TOKENS)?;
         }
-        self.positions.write(stream, &positions)?;
-        Ok(self.slots.write(stream, &slots)?)
+        Ok(self.context.write(stream, &all)?)
     }
 
     fn page(&self, page: PageId) -> Result<i32, CudaError> {
@@ -164,11 +161,11 @@ impl DraftInputs {
     /// More streams than planned.
     pub fn blocks(&self, streams: usize) -> Result<Blocks<'_>, CudaError> {
         within("the number of streams of a draft", streams, self.limits.streams)?;
-        let table = self.table.view();
+        let all = padded(self.limits.streams);
         Ok(Blocks {
-            starts: piece(self.starts.view(), streams)?,
-            bonus: piece(self.bonus.view(), streams)?,
-            table: piece(table, streams * self.limits.stream_pages)?,
+            starts: piece(&self.blocks, 0, streams)?,
+            bonus: piece(&self.blocks, all, streams)?,
+            table: piece(&self.blocks, 2 * all, streams * self.limits.stream_pages)?,
         })
     }
 
@@ -181,8 +178,8 @@ impl DraftInputs {
         within("the number of context tokens of a pass", tokens, self.limits.tokens)?;
         Ok(ContextRows {
             taps,
-            positions: piece(self.positions.view(), tokens)?,
-            slots: piece(self.slots.view(), tokens)?,
+            positions: piece(&self.context, 0, tokens)?,
+            slots: piece(&self.context, padded(self.limits.tokens), tokens)?,
         })
     }
 }
@@ -191,9 +188,15 @@ fn index(what: &'static str, value: usize) -> Result<i32, CudaError> {
     i32::try_from(value).map_err(|_| CudaError::Limit { what, found: value, limit: i32::MAX as usize })
 }
 
-fn piece<T>(view: CudaView<'_, T>, len: usize) -> Result<CudaView<'_, T>, KernelError> {
+/// Operands begin at multiples of 16 bytes.
+fn padded(len: usize) -> usize {
+    len.next_multiple_of(4)
+}
+
+fn piece(buffer: &Buffer<i32>, start: usize, len: usize) -> Result<CudaView<'_, i32>, KernelError> {
+    let view = buffer.view();
     let length = view.len();
-    view.try_slice(..len).ok_or_else(|| KernelError::BadTensor {
+    view.try_slice(start..start.saturating_add(len)).ok_or_else(|| KernelError::BadTensor {
         shape: vec![len],
         what: format!("inputs were planned for {length} values"),
     })

@@ -65,12 +65,15 @@ pub(super) struct DraftMemory {
 
 impl DraftMemory {
     pub(super) fn new(stream: &Stream, dims: &DraftDims, limits: DraftLimits) -> Result<Self, CudaError> {
+        limits.check_room(stream, dims)?;
         let (blocks, h) = (limits.streams * dims.block, dims.hidden);
         let (rows, drafted) = (blocks.max(limits.tokens), limits.streams * dims.drafted());
         let partial = limits.streams * dims.splits() * dims.block * dims.heads;
         let angles = dims.rope.table(0..limits.positions(dims.block));
         let angles: Vec<f32> = angles.values().iter().flat_map(|(cos, sin)| [*cos, *sin]).collect();
-        let predicting: Vec<i32> = (0..).take(blocks).filter(|row| *row as usize % dims.block != 0).collect();
+        let row = |row: usize| i32::try_from(row).unwrap_or(-1);
+        let of_stream = |s: usize| (1..dims.block).map(move |k| row(s * dims.block + k));
+        let predicting: Vec<i32> = (0..limits.streams).flat_map(of_stream).collect();
         let copied = |error| kd_kernels::KernelError::driver("copying constants of the drafter", error);
         Ok(Self {
             rope: stream.cuda().clone_htod(&angles).map_err(copied)?,
@@ -100,12 +103,5 @@ impl DraftMemory {
             stats: zeros!(stream, drafted * 2)?,
             finite: zeros!(stream, drafted)?,
         })
-    }
-}
-
-impl DraftLimits {
-    /// Bytes of the cache: keys and values of all layers.
-    pub fn cache_bytes(&self, dims: &DraftDims) -> usize {
-        2 * dims.layers.len() * self.pages * PAGE_TOKENS * dims.entry()
     }
 }

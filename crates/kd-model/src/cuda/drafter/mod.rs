@@ -10,6 +10,7 @@ mod inputs;
 mod kernels;
 mod memory;
 mod pass;
+mod plan;
 mod rows;
 mod weights;
 

@@ -1,11 +1,13 @@
 //! A drafter's weights in device memory, in the order in which kernels read them.
 
 use half::bf16;
+use kd_kernels::selftest::Random;
 use kd_kernels::{CudaSlice, Stream};
 use kd_tensor::Bf16Matrix;
 
 use super::DraftDims;
 use crate::cuda::CudaError;
+use crate::cuda::random::Source;
 use crate::cuda::upload::{DeviceMatrix, Uploader};
 use crate::drafter::{DraftLayer, Drafter};
 
@@ -74,31 +76,29 @@ impl DraftWeights {
         Ok(weights)
     }
 
-    /// Weights of the sizes in `dims` from a stream of values around zero, projections scaled so that what they make of
-    /// normed rows stays near 1; gains are 1. Embedding and head are the target's.
+    /// Random weights of the sizes in `dims`, as those of [`CudaTarget::random`](crate::cuda::CudaTarget::random); embedding
+    /// and head are the target's.
     pub(super) fn random(stream: &Stream, dims: &DraftDims, seed: u64) -> Result<Self, CudaError> {
-        let mut upload = Uploader::new(stream)?;
-        let mut noise = Noise::new(seed);
-        let (h, all) = (dims.hidden, dims.queries() + dims.entry());
-        let mut layers = Vec::with_capacity(dims.layers.len());
-        for _ in &dims.layers {
-            layers.push(DraftDeviceLayer {
-                input_norm: upload.gains(&vec![1.0; h])?,
-                qkv: noise.matrix(&mut upload, all, h)?,
-                query_norm: upload.gains(&vec![1.0; dims.head_dim])?,
-                output: noise.matrix(&mut upload, h, dims.queries())?,
-                post_norm: upload.gains(&vec![1.0; h])?,
-                gate_up: noise.matrix(&mut upload, 2 * dims.width, h)?,
-                down: noise.matrix(&mut upload, h, dims.width)?,
-            });
-        }
+        let mut source = Source::new(stream, &mut Random::new(seed));
+        let (h, layers) = (dims.hidden, dims.layers.len());
+        let mut layer = |_| -> Result<_, CudaError> {
+            Ok(DraftDeviceLayer {
+                input_norm: source.gains(h)?,
+                qkv: source.matrix(dims.queries() + dims.entry(), h)?,
+                query_norm: source.gains(dims.head_dim)?,
+                output: source.matrix(h, dims.queries())?,
+                post_norm: source.gains(h)?,
+                gate_up: source.matrix(2 * dims.width, h)?,
+                down: source.matrix(h, dims.width)?,
+            })
+        };
         let weights = Self {
-            fc: noise.matrix(&mut upload, h, dims.tap_columns())?,
-            hidden_norm: upload.gains(&vec![1.0; h])?,
-            context: noise.matrix(&mut upload, dims.layers.len() * dims.entry(), h)?,
-            key_norms: upload.gains(&vec![1.0; dims.layers.len() * dims.head_dim])?,
-            layers,
-            norm: upload.gains(&vec![1.0; h])?,
+            layers: (0..layers).map(&mut layer).collect::<Result<_, _>>()?,
+            fc: source.matrix(h, dims.tap_columns())?,
+            hidden_norm: source.gains(h)?,
+            context: source.matrix(layers * dims.entry(), h)?,
+            key_norms: source.gains(layers * dims.head_dim)?,
+            norm: source.gains(h)?,
             embed: None,
             head: None,
         };
@@ -117,53 +117,4 @@ fn layer(upload: &mut Uploader<'_>, layer: &DraftLayer) -> Result<DraftDeviceLay
         gate_up: upload.stack(&[&layer.mlp.gate, &layer.mlp.up])?,
         down: upload.matrix(&layer.mlp.down)?,
     })
-}
-
-/// Rows of random values. A matrix takes rows of one block at places that differ from matrix to matrix, since making a
-/// gigabyte of values one by one would take longer than everything else.
-struct Noise {
-    block: Vec<bf16>,
-    next: usize,
-}
-
-/// Values of a block: a prime, so that rows of any width start at all places.
-const BLOCK: usize = 4_194_301;
-
-impl Noise {
-    fn new(seed: u64) -> Self {
-        // SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
-        let mut state = seed;
-        let mut value = || {
-            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            // Uniform with variance 1.
-            let unit = ((z ^ (z >> 31)) >> 40) as f32 / (1u64 << 24) as f32;
-            (2.0 * unit - 1.0) * 3f32.sqrt()
-        };
-        Self { block: (0..BLOCK).map(|_| bf16::from_f32(value())).collect(), next: 0 }
-    }
-
-    fn matrix(
-        &mut self,
-        upload: &mut Uploader<'_>,
-        rows: usize,
-        cols: usize,
-    ) -> Result<DeviceMatrix, CudaError> {
-        let scale = bf16::from_f32(1.0 / (cols as f32).sqrt());
-        let row = |_| {
-            let mut row = Vec::with_capacity(cols);
-            while row.len() < cols {
-                let some = (cols - row.len()).min(BLOCK - self.next);
-                row.extend(self.block[self.next..self.next + some].iter().map(|value| *value * scale));
-                self.next = (self.next + some) % BLOCK;
-            }
-            row
-        };
-        let values: Vec<bf16> = (0..rows).flat_map(row).collect();
-        let whole = Bf16Matrix::new(rows, cols, values).map_err(|error| {
-            kd_kernels::KernelError::BadTensor { shape: vec![rows, cols], what: error.to_string() }
-        })?;
-        Ok(upload.matrix(&whole)?)
-    }
 }
