@@ -150,6 +150,7 @@ fn a_measurement_of_a_gpu_names_what_is_missing() {
         &["bench", "moe", "--device", "cuda"][..],
         &["bench", "dense", "--device", "cuda"],
         &["bench", "attn", "--profile", "k26-tp1"],
+        &["bench", "step", "--layers", "4"],
         &["bench", "attn", "--device", "cuda", "--streams", "1", "--nodes", "1", "--context", "0"],
     ] {
         let ran = run_in(&[("KD_KERNELS", text(folder.path()))], args, b"");
@@ -193,6 +194,11 @@ fn flags_of_operations_that_cannot_be_are_refused_by_name() {
         (2, &["attn", "--streams", "0"], "1 to 1024"),
         (2, &["attn", "--context", "262145"], "0 to 262144"),
         (2, &["attn", "--threads", "2"], "--threads"),
+        (2, &["step", "--device", "cpu"], "--device cuda"),
+        (2, &["step", "--layers", "0"], "1 to 256"),
+        (2, &["step", "--correlation", "1.5"], "0 to 1"),
+        (2, &["step", "--profile", "golden-realdims-tp1"], "a profile with a drafter"),
+        (2, &["step", "--profile", "k27"], "--profile k27"),
         (1, &["moe", "--peer-json", "/no/such/peers.json"], "/no/such/peers.json"),
         (1, &["moe", "--peer-json", text(&peers)], "peers.json is not"),
     ] {

@@ -129,8 +129,8 @@ pub(crate) struct BenchStepArgs {
     #[command(flatten)]
     pub(crate) on: OperationArgs,
     /// Layers of the target, the first one dense.
-    #[arg(long, env = "KD_LAYERS", value_name = "N", default_value = "61")]
-    pub(crate) layers: NonZeroUsize,
+    #[arg(long, env = "KD_LAYERS", value_name = "N", default_value = "61", value_parser = layers)]
+    pub(crate) layers: usize,
     /// Numbers of streams.
     #[arg(long, env = "KD_STREAMS", value_name = "N,…", value_delimiter = ',', default_value = "1,4,8,16", value_parser = streams)]
     pub(crate) streams: Vec<usize>,
@@ -216,6 +216,10 @@ fn nodes(text: &str) -> Result<usize, String> {
 
 fn context(text: &str) -> Result<usize, String> {
     within(text, 0, MOST_CONTEXT, "the tokens of a context")
+}
+
+fn layers(text: &str) -> Result<usize, String> {
+    within(text, 1, 256, "the layers of a target")
 }
 
 fn within(text: &str, least: usize, most: usize, what: &str) -> Result<usize, String> {

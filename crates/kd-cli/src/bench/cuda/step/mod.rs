@@ -30,8 +30,8 @@ const DRAFTER_LAYERS: usize = 6;
 const SEED: u64 = 1;
 
 pub(in crate::bench) fn run(args: &BenchStepArgs) -> anyhow::Result<()> {
+    let (dims, draft) = shapes(args.on.profile.as_deref().unwrap_or(PROFILE), args.layers)?;
     let gpu = Gpu::required(&args.on, PROFILE)?;
-    let (dims, draft) = shapes(&gpu.profile, args.layers.get())?;
     let rates = Rates::measure(&gpu.device, &gpu.kernels)?;
     let stream = gpu.device.stream()?;
     let begin = Instant::now();
@@ -44,13 +44,13 @@ pub(in crate::bench) fn run(args: &BenchStepArgs) -> anyhow::Result<()> {
         target,
         drafter,
         limits(args, draft.block),
-        &taps(&draft, args.layers.get()),
+        &taps(&draft, args.layers),
     )?;
     fill(&stream, &mut rank, args)?;
     let bytes = rank.target.dims().weight_bytes()?;
     say!("kd: {:.1} GB of random weights in {:.1} s", bytes as f64 / 1e9, begin.elapsed().as_secs_f64());
     let mut record = gpu.record("rounds of one rank with random weights: verify pass, commit, draft", &rates);
-    record.set("layers", args.layers.get());
+    record.set("layers", args.layers);
     record.set("drafter", json!({ "layers": DRAFTER_LAYERS, "block": draft.block }));
     record.set("weight_bytes", bytes);
     record.set("routing_correlation", f64::from(args.correlation));

@@ -25,9 +25,12 @@ pub(super) enum Phase {
     Draft,
 }
 
+/// Which families' launches are made.
+pub(super) type Admits = fn(&str) -> bool;
+
 impl Phase {
     /// Those of the verify pass, each with what admits its families alone.
-    pub(super) const VERIFY: [(Self, fn(&str) -> bool); 8] = [
+    pub(super) const VERIFY: [(Self, Admits); 8] = [
         (Self::Moe, |family| of(family) == Self::Moe),
         (Self::Attention, |family| of(family) == Self::Attention),
         (Self::Dense, |family| of(family) == Self::Dense),
