@@ -73,7 +73,8 @@ impl Ran {
     }
 }
 
-/// Starts `kd` with these arguments, with pipes for its streams. Of the variables that it would read it sees these alone.
+/// Starts `kd` with these arguments, with pipes for its streams. Of the variables that it would read it sees these alone,
+/// and `KD_DEVICE=cpu`: what tests compare it with is the CPU's, whatever this machine has.
 ///
 /// # Panics
 /// If it cannot be run.
@@ -82,6 +83,7 @@ pub fn start(variables: &[(&str, &str)], args: impl IntoIterator<Item = impl AsR
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("KD_")) {
         command.env_remove(name);
     }
+    command.env("KD_DEVICE", "cpu");
     command.args(args).envs(variables.iter().copied()).current_dir(repository());
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().expect("kd starts")

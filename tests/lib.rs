@@ -19,9 +19,13 @@ use kd_model::{Drafter, Target};
 use kd_text::Tokenizer;
 use serde_json::Value;
 
-/// The top of the repository.
+/// The top of the repository: where this was built, or what `KD_REPOSITORY` names on another machine.
 pub fn repository() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+    static TOP: OnceLock<PathBuf> = OnceLock::new();
+    TOP.get_or_init(|| {
+        let moved = std::env::var_os("KD_REPOSITORY").map(PathBuf::from);
+        moved.unwrap_or_else(|| concat!(env!("CARGO_MANIFEST_DIR"), "/..").into())
+    })
 }
 
 /// A file of the golden set.

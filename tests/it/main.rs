@@ -6,6 +6,7 @@ mod budget;
 mod chat;
 mod cli;
 mod demo;
+mod device;
 mod faults;
 mod goldens;
 mod layering;

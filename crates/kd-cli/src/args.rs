@@ -11,7 +11,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use kd_engine::MAX_NODES;
 
 pub(crate) use bench::{
-    Bench, BenchAttnArgs, BenchDenseArgs, BenchDevice, BenchGenerateArgs, BenchMoeArgs, BenchOperationArgs,
+    Bench, BenchAttnArgs, BenchDenseArgs, BenchGenerateArgs, BenchMoeArgs, BenchOperationArgs,
     BenchPromptArgs, BenchStepArgs, Mode, OperationArgs, PlanArgs,
 };
 
@@ -68,10 +68,11 @@ pub(crate) struct CommonArgs {
     /// Checkpoint folder of the DFlash drafter [default: the demo drafter for the demo target, else none].
     #[arg(long, env = "KD_DRAFTER", value_name = "DIR")]
     pub(crate) drafter: Option<PathBuf>,
-    /// Where to run. This version runs on the CPU.
-    #[arg(long, env = "KD_DEVICE", value_enum, default_value_t = Device::Auto)]
+    /// Where to run: `cpu`, `cuda` (device 0), `cuda:N`, or `auto`: on CUDA device 0 if there are one and kernels for the
+    /// model, else on the CPU.
+    #[arg(long, env = "KD_DEVICE", value_name = "auto|cpu|cuda[:N]", value_parser = device, default_value = "auto")]
     pub(crate) device: Device,
-    /// Worker threads [default: one for each CPU]. Results do not depend on it.
+    /// Worker threads of the CPU [default: one for each CPU]. Results do not depend on it.
     #[arg(long, env = "KD_THREADS", value_name = "N")]
     pub(crate) threads: Option<NonZeroUsize>,
     #[command(flatten)]
@@ -100,12 +101,29 @@ impl RankArgs {
     pub(crate) const ONE: Self = Self { tp: NonZeroUsize::MIN };
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+/// Where to run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Device {
-    /// The best device that this version can use.
+    /// The best device that is there and has kernels for the model.
     Auto,
     /// The CPU.
     Cpu,
+    /// This CUDA device.
+    Cuda(usize),
+}
+
+/// `auto`, `cpu`, `cuda` or `cuda:N`.
+pub(crate) fn device(text: &str) -> Result<Device, String> {
+    let expected = || format!("expected auto, cpu, cuda or cuda:N, found {text:?}");
+    match text {
+        "auto" => Ok(Device::Auto),
+        "cpu" => Ok(Device::Cpu),
+        "cuda" => Ok(Device::Cuda(0)),
+        _ => {
+            let ordinal = text.strip_prefix("cuda:").and_then(|ordinal| ordinal.parse().ok());
+            ordinal.map(Device::Cuda).ok_or_else(expected)
+        }
+    }
 }
 
 /// One prompt.

@@ -58,20 +58,21 @@ pub(crate) fn write(path: &Path, models: &Models, threads: usize, stored: &Store
 }
 
 /// Lets the engine's automatic budget start from the calibration that a flag names, if it does.
-pub(crate) fn seed(engine: &mut Engine, threads: usize, path: Option<&Path>) -> anyhow::Result<()> {
+/// `place` is where it runs: device and threads.
+pub(crate) fn seed(engine: &mut Engine, place: &(String, usize), path: Option<&Path>) -> anyhow::Result<()> {
     let Some(path) = path else { return Ok(()) };
-    let read = || -> anyhow::Result<Stored> { check(engine.models(), threads, &input::bytes(path)?) };
+    let read = || -> anyhow::Result<Stored> { check(engine.models(), place, &input::bytes(path)?) };
     let stored = read().with_context(|| format!("cannot use the calibration {}", path.display()))?;
     engine.budget_mut().seed(&stored);
     Ok(())
 }
 
-fn check(models: &Models, threads: usize, bytes: &[u8]) -> anyhow::Result<Stored> {
+fn check(models: &Models, (device, threads): &(String, usize), bytes: &[u8]) -> anyhow::Result<Stored> {
     let file: File = serde_json::from_slice(bytes)?;
     let present = [
         ("version", file.version.to_string(), VERSION.to_string()),
         ("models", file.models, models::describe(models)),
-        ("device", file.device, "cpu".to_owned()),
+        ("device", file.device, device.clone()),
         ("threads", file.threads.to_string(), threads.to_string()),
     ];
     for (field, found, wanted) in present {

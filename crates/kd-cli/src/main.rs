@@ -16,6 +16,7 @@ mod input;
 mod inspect;
 mod interrupt;
 mod models;
+mod place;
 mod plan;
 mod tree;
 

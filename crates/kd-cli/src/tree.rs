@@ -3,12 +3,13 @@
 use std::io::{IsTerminal, Write, stdout};
 
 use anyhow::{Context, bail};
-use kd_engine::{Round, Tree};
+use kd_engine::{Event, Round, Tree};
 use kd_text::Tokenizer;
 use serde_json::json;
 
 use crate::UsageError;
 use crate::args::{Budget, SamplingArgs, TreeArgs};
+use crate::place::Place;
 use crate::{generate, interrupt, models};
 
 /// Nodes of the tree unless asked for otherwise.
@@ -24,19 +25,23 @@ pub(crate) fn run(args: &TreeArgs) -> anyhow::Result<()> {
     // A budget that may be 0 makes a poor drawing, so it must be asked for.
     let budget = args.sampling.budget.or(Some(Budget::Nodes(DEFAULT_NODES)));
     let request = generate::request(&SamplingArgs { budget, ..args.sampling.clone() }, &loaded, ids)?;
-    let pool = models::pool(args.common.threads, args.common.ranks)?;
-    let mut engine = generate::engine(loaded.models, pool, std::slice::from_ref(&request))?;
+    let place = Place::of(&args.common, &loaded.models)?;
+    let mut engine =
+        generate::engine(loaded.models, place, std::slice::from_ref(&request), args.common.quiet)?;
     engine.submit(request)?;
     interrupt::heed();
     let mut rounds = 0;
     while !engine.is_idle() {
         interrupt::check()?;
-        let step = engine.step();
+        let mut step = engine.step();
         if let Some(round) = step.rounds.into_iter().next() {
             rounds += 1;
             if rounds == args.round.get() {
                 return print(args, engine.models().tokenizer.as_ref(), &round);
             }
+        }
+        if let Some(Event::Failed { error, .. }) = step.events.pop() {
+            bail!("{error}");
         }
     }
     bail!("the generation ended after {rounds} rounds; ask for an earlier one with --round")

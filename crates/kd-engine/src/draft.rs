@@ -2,14 +2,13 @@
 
 use std::time::Instant;
 
-use kd_attn::BlockSegment;
 use kd_ddtree::budget::{Calibrated, Load, Outcome, Plan};
-use kd_ddtree::{DraftRow, MAX_NODES, Marginals, Tree};
-use kd_model::Drafter;
+use kd_ddtree::{DraftRow, Marginals, StreamLimits, Tree};
 
+use crate::Speculation;
+use crate::backend::{DeviceError, Head, Sequence};
 use crate::engine::Engine;
 use crate::stream::Stream;
-use crate::{Speculation, unread};
 
 /// What was drafted for the members of a round.
 pub(crate) struct Drafts {
@@ -24,7 +23,7 @@ pub(crate) struct Drafts {
 
 impl Engine {
     /// The tree of each member; drafting streams share one pass of the drafter.
-    pub(crate) fn draft(&mut self, members: &[(usize, u32)]) -> Drafts {
+    pub(crate) fn draft(&mut self, members: &[(usize, u32)]) -> Result<Drafts, DeviceError> {
         let depths = self.models.drafter.as_ref().map_or(0, |drafter| drafter.config().block_size - 1);
         let stream = |i: usize| -> &Stream { &self.running[members[i].0] };
         // Those with a tree of their own draft in every round; of the others, those first that have least to read.
@@ -37,9 +36,10 @@ impl Engine {
                 Speculation::Tree { nodes: own } => (nodes += own, drafting.push(i)).1,
             }
         }
-        may.sort_by_key(|&i| stream(i).unread.tokens());
-        let unread: Vec<usize> = may.iter().map(|&i| stream(i).unread.tokens()).collect();
-        let committed: usize = (0..members.len()).map(|i| stream(i).committed).sum();
+        let unread = |i: usize| self.backend.unread(stream(i).sequence.slot);
+        may.sort_by_key(|&i| unread(i));
+        let unread: Vec<usize> = may.iter().map(|&i| unread(i)).collect();
+        let committed: usize = (0..members.len()).map(|i| stream(i).sequence.committed).sum();
         let load = Load {
             streams: members.len(),
             rows: members.len() + nodes,
@@ -60,10 +60,10 @@ impl Engine {
         };
         if !drafting.is_empty() {
             let begin = Instant::now();
-            drafts.outcome.read_tokens = self.read(members, &drafting);
+            drafts.outcome.read_tokens = self.catch_up(members, &drafting)?;
             drafts.outcome.read = begin.elapsed().as_secs_f64();
             let begin = Instant::now();
-            let mut rows = self.draft_rows(members, &drafting);
+            let mut rows = self.draft_rows(members, &drafting)?;
             let chosen = rows.split_off(own);
             for (&i, rows) in drafting.iter().zip(&rows) {
                 drafts.trees[i] = self.own_tree(members[i].0, rows);
@@ -72,52 +72,47 @@ impl Engine {
             drafts.outcome.draft = begin.elapsed().as_secs_f64();
         }
         drafts.outcome.rows = drafts.trees.iter().map(|tree| tree.rows().len()).sum();
-        drafts
+        Ok(drafts)
     }
 
     /// Lets the drafter catch up with what the drafting members have committed; returns the number of tokens.
-    fn read(&mut self, members: &[(usize, u32)], drafting: &[usize]) -> usize {
-        let (Some(drafter), Some(context)) = (&self.models.drafter, &mut self.context) else { return 0 };
-        let named: Vec<usize> = drafting.iter().map(|&i| members[i].0).collect();
-        unread::read(&self.pool, drafter, context, &mut self.running, &named)
+    fn catch_up(&mut self, members: &[(usize, u32)], drafting: &[usize]) -> Result<usize, DeviceError> {
+        let sequences: Vec<&Sequence> =
+            drafting.iter().map(|&i| &self.running[members[i].0].sequence).collect();
+        self.backend.catch_up(&sequences)
     }
 
-    /// The draft rows of the drafting members, each as deep as it has finite rows: a shorter tree is still a tree.
-    fn draft_rows(&self, members: &[(usize, u32)], drafting: &[usize]) -> Vec<Vec<DraftRow>> {
-        let (Some(drafter), Some(context)) = (&self.models.drafter, &self.context) else {
-            return vec![Vec::new(); drafting.len()];
+    /// The draft rows of the drafting members.
+    fn draft_rows(
+        &mut self,
+        members: &[(usize, u32)],
+        drafting: &[usize],
+    ) -> Result<Vec<Vec<DraftRow>>, DeviceError> {
+        let cap = self.limits().cap;
+        let head = |&i: &usize| {
+            let (at, bonus) = members[i];
+            let stream = &self.running[at];
+            let best = match stream.request.speculation {
+                Speculation::Tree { nodes } => nodes,
+                Speculation::Auto => cap,
+                Speculation::Plain | Speculation::Chain => 1,
+            };
+            Head { sequence: &stream.sequence, bonus, best }
         };
-        let bonus: Vec<u32> = drafting.iter().map(|&i| members[i].1).collect();
-        let segments: Vec<BlockSegment<'_>> = drafting
-            .iter()
-            .map(|&i| &self.running[members[i].0])
-            .map(|stream| BlockSegment { pages: &stream.pages, start: stream.committed })
-            .collect();
-        let draft = drafter
-            .draft(&self.pool, self.models.target.as_ref().into(), &bonus, &segments, context)
-            .expect("bonus tokens come from the target's own vocabulary");
-        let depths = drafter.config().block_size - 1;
-        let vocab = draft.logits.cols();
-        let best = |i: usize| match self.running[members[i].0].request.speculation {
-            Speculation::Tree { nodes } => nodes,
-            Speculation::Auto => self.budget.options().limits.cap,
-            Speculation::Plain | Speculation::Chain => 1,
-        };
-        let mut rows = vec![None; drafting.len() * depths];
-        let kept = drafting.iter().flat_map(|&i| std::iter::repeat_n(best(i), depths));
-        let tasks = rows.iter_mut().zip(draft.logits.data().chunks_exact(vocab)).zip(kept).collect();
-        self.pool.for_each(tasks, |((row, logits), k): ((&mut Option<DraftRow>, &[f32]), usize)| {
-            *row = DraftRow::from_logits(logits, k);
-        });
-        let rows = rows.chunks_exact_mut(depths);
-        rows.map(|rows| rows.iter_mut().map_while(|row| in_target_ids(drafter, row.take()?)).collect())
-            .collect()
+        let heads: Vec<Head<'_>> = drafting.iter().map(head).collect();
+        self.backend.draft(&heads)
+    }
+
+    /// Nodes of a stream that shares the budget.
+    fn limits(&self) -> StreamLimits {
+        let StreamLimits { floor, cap } = self.budget.options().limits;
+        StreamLimits { floor: floor.min(self.nodes), cap: cap.min(self.nodes) }
     }
 
     /// The tree of the running stream `at`, whose budget is its own.
     fn own_tree(&mut self, at: usize, rows: &[DraftRow]) -> Tree {
         let Speculation::Tree { nodes } = self.running[at].request.speculation else {
-            let best = rows.iter().map_while(|row| row.child(0)).take(MAX_NODES);
+            let best = rows.iter().map_while(|row| row.child(0)).take(self.nodes);
             return Tree::chain(best).expect("a chain of at most MAX_NODES");
         };
         let mut tree = Tree::empty();
@@ -139,7 +134,7 @@ impl Engine {
         }
         let calibration = self.budget.calibration();
         let mut scorers: Vec<Calibrated> = rows.iter().map(|rows| calibration.calibrate(rows)).collect();
-        let limits = vec![self.budget.options().limits; sharing.len()];
+        let limits = vec![self.limits(); sharing.len()];
         self.builder
             .build_forest(&mut scorers, &limits, drafts.plan.reach, &mut self.forest)
             .expect("limits of the budget, one for each scorer");
@@ -152,11 +147,4 @@ impl Engine {
             drafts.rows[i] = rows;
         }
     }
-}
-
-/// A row of draft ids as one of target ids.
-fn in_target_ids(drafter: &Drafter, row: DraftRow) -> Option<DraftRow> {
-    let (tokens, logprobs): (Vec<u32>, Vec<f32>) =
-        row.children().iter().map(|child| (drafter.target_id(child.token), child.logprob)).unzip();
-    DraftRow::from_top_k(&tokens, &logprobs).ok()
 }

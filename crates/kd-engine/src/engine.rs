@@ -11,6 +11,8 @@ use kd_sample::{Choice, Sampler};
 use kd_tensor::Pool;
 use kd_text::Tokenizer;
 
+use crate::backend::{Backend, DeviceError};
+use crate::cpu::Cpu;
 use crate::pages::PageAllocator;
 use crate::round::Round;
 use crate::stream::Stream;
@@ -27,13 +29,6 @@ pub struct Models {
     pub tokenizer: Option<Tokenizer>,
 }
 
-impl Models {
-    /// The layers whose output the drafter needs.
-    pub(crate) fn taps(&self) -> &[usize] {
-        self.drafter.as_ref().map_or(&[], |drafter| &drafter.config().target_layer_ids)
-    }
-}
-
 /// Limits of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EngineOptions {
@@ -43,6 +38,18 @@ pub struct EngineOptions {
     pub cache_tokens: usize,
     /// Most prompt rows of one pass.
     pub prefill_chunk: usize,
+}
+
+impl EngineOptions {
+    /// Streams that run at once.
+    pub(crate) fn slots(&self) -> usize {
+        self.max_streams.max(1)
+    }
+
+    /// Pages of the cache.
+    pub(crate) fn pages(&self) -> usize {
+        PagedCache::pages_for(self.cache_tokens)
+    }
 }
 
 impl Default for EngineOptions {
@@ -66,10 +73,12 @@ pub struct Step {
 #[derive(Debug)]
 pub struct Engine {
     pub(crate) models: Models,
-    pub(crate) pool: Pool,
     pub(crate) options: EngineOptions,
-    pub(crate) latents: PagedCache,
-    pub(crate) context: Option<PagedCache>,
+    pub(crate) backend: Box<dyn Backend>,
+    /// Why the backend runs no more.
+    failure: Option<DeviceError>,
+    /// Most draft nodes of a stream.
+    pub(crate) nodes: usize,
     pub(crate) allocator: PageAllocator,
     pub(crate) waiting: VecDeque<Stream>,
     pub(crate) running: Vec<Stream>,
@@ -77,42 +86,52 @@ pub struct Engine {
     pub(crate) builder: TreeBuilder,
     pub(crate) forest: Forest,
     pub(crate) budget: Allocator,
-    pub(crate) ops: OpCounter,
     next_id: u64,
 }
 
 impl Engine {
-    /// An engine without requests.
+    /// An engine without requests that runs on the CPU.
     ///
     /// # Errors
     /// If drafter and target do not fit together, models and pool are made for different numbers of ranks, or the caches
     /// do not fit in memory.
     pub fn new(models: Models, pool: Pool, options: EngineOptions) -> Result<Self, EngineError> {
-        if let Some(drafter) = &models.drafter {
-            drafter.check_target(&models.target)?;
-        }
         let (target, pool_ranks) = (models.target.ranks(), pool.ranks());
         let drafter = models.drafter.as_ref().map_or(target, |drafter| drafter.ranks());
+        Self::check_pair(&models)?;
         if target != pool_ranks || drafter != target {
             return Err(EngineError::Ranks { target, drafter, pool: pool_ranks });
         }
-        let pages = PagedCache::pages_for(options.cache_tokens);
-        Ok(Self {
-            latents: models.target.try_new_cache(pages)?,
-            context: models.drafter.as_ref().map(|drafter| drafter.try_new_cache(pages)).transpose()?,
-            allocator: PageAllocator::new(pages),
+        let backend = Cpu::new(&models, pool, options.slots(), options.pages())?;
+        Ok(Self::over(Box::new(backend), models, MAX_NODES, options))
+    }
+
+    pub(crate) fn check_pair(models: &Models) -> Result<(), EngineError> {
+        models.drafter.as_ref().map_or(Ok(()), |drafter| Ok(drafter.check_target(&models.target)?))
+    }
+
+    /// An engine over a backend that holds what `options` say, and verifies trees of up to `nodes` nodes.
+    pub(crate) fn over(
+        backend: Box<dyn Backend>,
+        models: Models,
+        nodes: usize,
+        options: EngineOptions,
+    ) -> Self {
+        Self {
+            backend,
+            failure: None,
+            nodes,
+            allocator: PageAllocator::new(options.pages()),
             waiting: VecDeque::new(),
             running: Vec::new(),
             sampler: Sampler::new(),
             builder: TreeBuilder::new(),
             forest: Forest::new(),
             budget: Allocator::new(Options::default()),
-            ops: OpCounter::default(),
             next_id: 0,
             models,
-            pool,
             options,
-        })
+        }
     }
 
     /// Takes a request; it starts with the next step that has room for it.
@@ -120,6 +139,9 @@ impl Engine {
     /// # Errors
     /// If the request can never run. Nothing is changed then.
     pub fn submit(&mut self, request: Request) -> Result<RequestId, SubmitError> {
+        if let Some(error) = &self.failure {
+            return Err(error.clone().into());
+        }
         self.check(&request)?;
         let id = RequestId(self.next_id);
         let stream = Stream::new(id, request, self.models.tokenizer.as_ref())?;
@@ -155,8 +177,8 @@ impl Engine {
 
     fn check_speculation(&self, speculation: Speculation) -> Result<(), SubmitError> {
         match speculation {
-            Speculation::Tree { nodes } if nodes > MAX_NODES => {
-                Err(SubmitError::Budget { nodes, limit: MAX_NODES })
+            Speculation::Tree { nodes } if nodes > self.nodes => {
+                Err(SubmitError::Budget { nodes, limit: self.nodes })
             }
             Speculation::Chain | Speculation::Tree { nodes: 1.. } if self.models.drafter.is_none() => {
                 Err(SubmitError::NoDrafter)
@@ -168,8 +190,7 @@ impl Engine {
     /// Drops a request, waiting or running; it is heard of no more. False if there is none with this id.
     pub fn cancel(&mut self, id: RequestId) -> bool {
         if let Some(at) = self.running.iter().position(|s| s.id == id) {
-            let stream = self.running.remove(at);
-            self.allocator.give_back(stream.pages);
+            self.release(at);
             return true;
         }
         let before = self.waiting.len();
@@ -186,7 +207,7 @@ impl Engine {
         self.check_speculation(speculation)?;
         let streams = self.running.iter_mut().chain(&mut self.waiting);
         let Some(stream) = streams.into_iter().find(|stream| stream.id == id) else { return Ok(()) };
-        if speculation.drafts() && !stream.drafts() {
+        if speculation.drafts() && !stream.sequence.drafts {
             return Err(SubmitError::Unread);
         }
         stream.request.speculation = speculation;
@@ -220,7 +241,12 @@ impl Engine {
 
     /// What the target's passes have done so far.
     pub fn ops(&self) -> OpCounter {
-        self.ops
+        self.backend.ops()
+    }
+
+    /// Why the engine takes no more requests; `None` while it does.
+    pub fn failure(&self) -> Option<&DeviceError> {
+        self.failure.as_ref()
     }
 
     /// What the engine runs.
@@ -229,24 +255,42 @@ impl Engine {
     }
 
     /// Admits what there is room for, reads one pass of prompt rows, and runs one round for every stream that
-    /// generates.
+    /// generates. A device that fails ends every request that it has.
     pub fn step(&mut self) -> Step {
         let mut step = Step::default();
-        self.admit();
-        self.prefill(&mut step);
-        self.round(&mut step);
+        if let Err(error) = self.try_step(&mut step) {
+            self.fail(error, &mut step);
+        }
         step
     }
 
-    fn admit(&mut self) {
-        while self.running.len() < self.options.max_streams.max(1) {
+    fn try_step(&mut self, step: &mut Step) -> Result<(), DeviceError> {
+        self.admit()?;
+        self.prefill(step)?;
+        self.round(step)
+    }
+
+    fn admit(&mut self) -> Result<(), DeviceError> {
+        while self.running.len() < self.options.slots() {
             let Some(next) = self.waiting.front() else { break };
             // Strictly in order: a long request is not overtaken for ever by short ones.
             let Some(pages) = self.allocator.take(PagedCache::pages_for(next.longest())) else { break };
             let mut stream = self.waiting.pop_front().expect("the front was just seen");
-            stream.admit(pages);
+            let taken = |slot: &usize| self.running.iter().any(|other| other.sequence.slot == *slot);
+            let slot = (0..).find(|slot| !taken(slot)).expect("fewer streams than numbers");
+            stream.admit(slot, pages);
             self.running.push(stream);
+            self.backend.open(&self.running[self.running.len() - 1].sequence)?;
         }
+        Ok(())
+    }
+
+    /// Ends every request, running or waiting, with the error of the device.
+    fn fail(&mut self, error: DeviceError, step: &mut Step) {
+        self.running.extend(self.waiting.drain(..));
+        let ended = (0..self.running.len()).map(|at| (at, Err(error.clone().into()))).collect();
+        self.failure = Some(error);
+        self.end(ended, step);
     }
 
     /// Hands newly chosen tokens of the running stream `at` to its caller. `failure` is what came after them, and counts
@@ -291,10 +335,14 @@ impl Engine {
                 }
             }
         }
-        for (at, _) in ended.into_iter().rev() {
-            let stream = self.running.remove(at);
-            self.allocator.give_back(stream.pages);
-        }
+        ended.into_iter().rev().for_each(|(at, _)| self.release(at));
+    }
+
+    /// Takes the running stream `at` out.
+    fn release(&mut self, at: usize) {
+        let stream = self.running.remove(at);
+        self.backend.close(&stream.sequence);
+        self.allocator.give_back(stream.sequence.pages);
     }
 }
 

@@ -5,6 +5,8 @@ use kd_sample::{ParamError, SampleError, stop::StopError};
 use kd_text::TokenizerError;
 use thiserror::Error;
 
+use crate::backend::DeviceError;
+
 /// Models that an engine cannot run.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -27,6 +29,9 @@ pub enum EngineError {
     /// The caches do not fit in memory.
     #[error(transparent)]
     Memory(#[from] kd_attn::CacheError),
+    /// No usable GPU, no kernels for the models, or too little memory there.
+    #[error(transparent)]
+    Cuda(#[from] kd_model::cuda::CudaError),
 }
 
 impl From<ConfigProblem> for EngineError {
@@ -103,6 +108,9 @@ pub enum SubmitError {
     /// A stop string that cannot be used.
     #[error(transparent)]
     Stop(#[from] StopError),
+    /// The device failed before.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
 }
 
 /// What ended one stream while others go on.
@@ -120,6 +128,9 @@ pub enum StreamError {
     /// A generated token has no text.
     #[error("the generated token cannot be decoded: {0}")]
     Decode(String),
+    /// The device failed, and every stream with it.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
 }
 
 impl From<TokenizerError> for StreamError {

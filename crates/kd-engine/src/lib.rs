@@ -6,6 +6,9 @@
 //! each stream's tokens are those that plain decoding would give.
 #![forbid(unsafe_code)]
 
+mod backend;
+mod cpu;
+pub mod cuda;
 mod draft;
 mod engine;
 mod error;
@@ -15,8 +18,8 @@ mod request;
 mod round;
 mod stats;
 mod stream;
-mod unread;
 
+pub use backend::DeviceError;
 pub use engine::{Engine, EngineOptions, Models, Step};
 pub use error::{EngineError, StreamError, SubmitError};
 pub use kd_attn::PAGE_TOKENS;

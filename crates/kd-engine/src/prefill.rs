@@ -1,18 +1,18 @@
 //! Reading prompts, chunk by chunk.
 
-use kd_attn::{Mask, Segment};
-use kd_sample::Choice;
+use kd_sample::{Choice, SampleError};
 
+use crate::StreamError;
+use crate::backend::{Answer, Chunk, DeviceError};
 use crate::engine::{Engine, Step};
-use crate::{StreamError, stream::Stream};
 
 impl Engine {
     /// One pass over prompt rows of the streams that are still reading, oldest first, up to the chunk size.
-    pub(crate) fn prefill(&mut self, step: &mut Step) {
+    pub(crate) fn prefill(&mut self, step: &mut Step) -> Result<(), DeviceError> {
         let mut room = self.options.prefill_chunk.max(1);
         let mut chunks: Vec<(usize, usize)> = Vec::new();
         for (at, stream) in self.running.iter().enumerate().filter(|(_, s)| s.bonus.is_none()) {
-            let rows = room.min(stream.request.prompt.len() - stream.committed);
+            let rows = room.min(stream.request.prompt.len() - stream.sequence.committed);
             if rows == 0 {
                 break;
             }
@@ -20,39 +20,33 @@ impl Engine {
             room -= rows;
         }
         if chunks.is_empty() {
-            return;
+            return Ok(());
         }
-        let rest = |s: &Stream, rows: usize| s.request.prompt[s.committed..][..rows].to_vec();
-        let tokens: Vec<u32> = chunks.iter().flat_map(|&(at, rows)| rest(&self.running[at], rows)).collect();
-        let segments: Vec<Segment<'_>> = chunks
-            .iter()
-            .map(|&(at, rows)| {
-                let stream = &self.running[at];
-                Segment { pages: &stream.pages, committed: stream.committed, rows, mask: Mask::Causal }
-            })
-            .collect();
-        let pass = self
-            .models
-            .target
-            .forward(&self.pool, &tokens, &segments, &self.latents, self.models.taps(), &mut self.ops)
-            .expect("prompt tokens were checked when the request was taken");
-
-        let mut first = 0;
-        let mut complete = Vec::new();
-        for &(at, rows) in &chunks {
-            let kept: Vec<usize> = (first..first + rows).collect();
-            self.commit(at, &pass, &kept);
-            if self.running[at].committed == self.running[at].request.prompt.len() {
-                complete.push((at, first + rows - 1));
+        let chunk = |&(at, rows): &(usize, usize)| {
+            let stream = &self.running[at];
+            let end = stream.sequence.committed + rows;
+            Chunk {
+                sequence: &stream.sequence,
+                tokens: &stream.request.prompt[stream.sequence.committed..end],
+                complete: end == stream.request.prompt.len(),
+                draw: stream.draw(),
             }
-            first += rows;
+        };
+        let given: Vec<Chunk<'_>> = chunks.iter().map(chunk).collect();
+        let answers = self.backend.prefill(&given)?;
+
+        let mut complete = Vec::new();
+        for (at, rows) in chunks {
+            let stream = &mut self.running[at];
+            stream.sequence.committed += rows;
+            if stream.sequence.committed == stream.request.prompt.len() {
+                complete.push(at);
+            }
         }
-        let last = pass.hidden.gather(complete.iter().map(|&(_, row)| row));
-        let logits = self.models.target.logits(&self.pool, &last);
         let mut ended = Vec::new();
-        for (&(at, _), row) in complete.iter().zip(logits.iter_rows()) {
+        for (row, at) in complete.into_iter().enumerate() {
             self.running[at].end_prefill();
-            let (choices, failure) = match self.choose(at, row) {
+            let (choices, failure) = match self.choose(at, answers.row(row)) {
                 Ok(choice) => (vec![choice], None),
                 Err(error) => (Vec::new(), Some(error)),
             };
@@ -61,15 +55,22 @@ impl Engine {
             }
         }
         self.end(ended, step);
+        Ok(())
     }
 
-    /// Chooses the next token of the running stream `at` from its row of logits.
-    pub(crate) fn choose(&mut self, at: usize, row: &[f32]) -> Result<Choice, StreamError> {
+    /// The next token of the running stream `at`, from what the target says after the row before it.
+    pub(crate) fn choose(&mut self, at: usize, answer: Answer<'_>) -> Result<Choice, StreamError> {
         let stream = &self.running[at];
         let position = stream.next_position();
         let request = &stream.request;
-        self.sampler
-            .choose(row, &stream.history, &request.params, position as u64, request.choice)
-            .map_err(|reason| StreamError::Sample { position, reason })
+        let chosen = match answer {
+            Answer::Logits(row) => {
+                let (history, params) = (&stream.history, &request.params);
+                self.sampler.choose(row, history, params, position as u64, request.choice)
+            }
+            Answer::Token(Some(token)) => Ok(Choice { token, logprob: None, top_logprobs: Vec::new() }),
+            Answer::Token(None) => Err(SampleError::NoFiniteMaximum),
+        };
+        chosen.map_err(|reason| StreamError::Sample { position, reason })
     }
 }

@@ -26,6 +26,17 @@ pub enum Speculation {
 }
 
 impl Speculation {
+    /// Most draft nodes of a round; of [`Speculation::Auto`] those that the default budget allows, of a chain those of the
+    /// longest block.
+    pub fn most_nodes(self) -> usize {
+        match self {
+            Self::Plain => 0,
+            Self::Chain => kd_ddtree::MAX_NODES,
+            Self::Tree { nodes } => nodes,
+            Self::Auto => kd_ddtree::budget::Options::default().limits.cap,
+        }
+    }
+
     /// Whether anything may be drafted.
     pub(crate) fn drafts(self) -> bool {
         !matches!(self, Self::Plain | Self::Tree { nodes: 0 })

@@ -2,15 +2,14 @@
 
 use std::time::Instant;
 
-use kd_attn::{Ancestors, Mask, Segment};
 use kd_ddtree::budget::Verdict;
 use kd_ddtree::{Tree, walk};
-use kd_model::Forward;
 use kd_sample::Choice;
 
+use crate::backend::{Answers, DeviceError, Kept, Member};
 use crate::draft::Drafts;
 use crate::engine::{Engine, Step};
-use crate::{RequestId, StreamError, unread};
+use crate::{RequestId, StreamError};
 
 /// What a round did for one stream.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,27 +30,28 @@ pub struct Round {
 
 impl Engine {
     /// One round for every stream that has its first token.
-    pub(crate) fn round(&mut self, step: &mut Step) {
+    pub(crate) fn round(&mut self, step: &mut Step) -> Result<(), DeviceError> {
         let members: Vec<(usize, u32)> =
             self.running.iter().enumerate().filter_map(|(at, s)| Some((at, s.bonus?))).collect();
         if members.is_empty() {
-            return;
+            return Ok(());
         }
-        let Drafts { trees, rows: draft_rows, plan, mut outcome } = self.draft(&members);
+        let Drafts { trees, rows: draft_rows, plan, mut outcome } = self.draft(&members)?;
         let begin = Instant::now();
-        let (pass, logits) = self.verify(&members, &trees);
-        let vocab = logits.cols();
-        let mut ended = Vec::new();
+        let answers = self.verify(&members, &trees)?;
+        let (mut ended, mut kept) = (Vec::new(), Vec::new());
         let mut first = 0;
-        for (((at, bonus), tree), draft_rows) in members.into_iter().zip(trees).zip(draft_rows) {
-            let rows = &logits.data()[first * vocab..][..tree.rows().len() * vocab];
-            let (visited, choices, failure) = self.walk(at, &tree, rows, vocab);
+        for (member, ((&(at, bonus), tree), draft_rows)) in
+            members.iter().zip(trees).zip(draft_rows).enumerate()
+        {
+            let rows = tree.rows().len();
+            let (mut visited, choices, failure) = self.walk(at, &tree, &answers, first);
             let tokens: Vec<u32> = choices.iter().map(|c| c.token).collect();
             if !draft_rows.is_empty() {
                 outcome.accepted += (visited.len() - 1) as f64;
                 self.budget.calibration_mut().learn(Verdict { rows: &draft_rows, tokens: &tokens });
             }
-            let start = self.running[at].committed;
+            let start = self.running[at].sequence.committed;
             let delivered = self.deliver(at, choices, failure, step);
             let stream = &mut self.running[at];
             let accepted = (visited.len() - 1).min(delivered.gained);
@@ -63,59 +63,46 @@ impl Engine {
             match delivered.end {
                 Some(end) => ended.push((at, end)),
                 None => {
-                    let kept: Vec<usize> = visited[..delivered.taken].iter().map(|row| first + row).collect();
-                    self.commit(at, &pass, &kept);
+                    visited.truncate(delivered.taken);
+                    kept.push((member, at, visited));
                 }
             }
-            first += rows.len() / vocab;
+            first += rows;
         }
+        let committed = self.commit(&kept);
         self.end(ended, step);
+        committed?;
         outcome.verify = begin.elapsed().as_secs_f64();
         self.budget.observe(&plan, &outcome);
         step.outcome = Some(outcome);
+        Ok(())
     }
 
-    /// Runs all rows of all trees through the target in one pass; logits `[rows, vocab]`.
-    fn verify(&mut self, members: &[(usize, u32)], trees: &[Tree]) -> (Forward, kd_tensor::Matrix) {
-        let mut tokens = Vec::new();
-        let masks: Vec<Vec<Ancestors>> =
-            trees.iter().map(|tree| (1..=tree.len()).map(|row| tree.mask(row)).collect()).collect();
-        let mut segments = Vec::with_capacity(members.len());
-        for ((&(at, bonus), tree), masks) in members.iter().zip(trees).zip(&masks) {
+    /// Runs all rows of all trees through the target in one pass.
+    fn verify(&mut self, members: &[(usize, u32)], trees: &[Tree]) -> Result<Answers, DeviceError> {
+        let member = |(&(at, bonus), tree): (&(usize, u32), _)| {
             let stream = &self.running[at];
-            tokens.push(bonus);
-            tokens.extend(tree.nodes().iter().map(|node| node.token));
-            let rows = tree.rows().len();
-            segments.push(Segment {
-                pages: &stream.pages,
-                committed: stream.committed,
-                rows,
-                mask: Mask::Tree(masks),
-            });
-        }
-        let target = &self.models.target;
-        let pass = target
-            .forward(&self.pool, &tokens, &segments, &self.latents, self.models.taps(), &mut self.ops)
-            .expect("draft tokens lie in the target's vocabulary");
-        let logits = target.logits(&self.pool, &pass.hidden);
-        (pass, logits)
+            Member { sequence: &stream.sequence, bonus, tree, draw: stream.draw() }
+        };
+        let members: Vec<Member<'_>> = members.iter().zip(trees).map(member).collect();
+        self.backend.verify(&members)
     }
 
-    /// Follows the target's choices down the tree of the running stream `at`: visited rows, the choice after each,
-    /// and the error that ended the walk, if one did.
+    /// Follows the target's choices down the tree of the running stream `at`, whose root is row `first` of the pass:
+    /// visited rows, the choice after each, and the error that ended the walk, if one did.
     fn walk(
         &mut self,
         at: usize,
         tree: &Tree,
-        logits: &[f32],
-        vocab: usize,
+        answers: &Answers,
+        first: usize,
     ) -> (Vec<usize>, Vec<Choice>, Option<StreamError>) {
         let known = self.running[at].history.generated().len();
         let mut choices: Vec<Choice> = Vec::new();
         let mut visited = Vec::new();
         let outcome = walk(tree, |row| {
             // The history of a node is the stream's, then the node's own branch.
-            let choice = self.choose(at, &logits[row * vocab..][..vocab])?;
+            let choice = self.choose(at, answers.row(first + row))?;
             let token = choice.token;
             self.running[at].history.push(token);
             visited.push(row);
@@ -130,20 +117,16 @@ impl Engine {
         (visited, choices, failure)
     }
 
-    /// Writes the named rows' latents of a pass into the pages of the running stream `at`, and keeps their taps for the
-    /// drafter if the stream may draft.
-    pub(crate) fn commit(&mut self, at: usize, pass: &Forward, rows: &[usize]) {
-        let stream = &mut self.running[at];
-        let start = stream.committed;
-        self.latents.commit(&pass.latents, rows, &stream.pages, start);
-        stream.committed += rows.len();
-        if let (Some(drafter), Some(context), true) =
-            (&self.models.drafter, &mut self.context, stream.drafts())
-        {
-            stream.unread.push(&pass.taps, rows);
-            if stream.unread.is_full() {
-                unread::read(&self.pool, drafter, context, &mut self.running, &[at]);
-            }
+    /// Commits what streams that go on have taken: member of the pass, running stream, rows of its tree.
+    fn commit(&mut self, taken: &[(usize, usize, Vec<usize>)]) -> Result<(), DeviceError> {
+        let kept: Vec<Kept<'_>> = taken
+            .iter()
+            .map(|&(member, at, ref rows)| Kept { sequence: &self.running[at].sequence, member, rows })
+            .collect();
+        self.backend.commit(&kept)?;
+        for (_, at, rows) in taken {
+            self.running[*at].sequence.committed += rows.len();
         }
+        Ok(())
     }
 }

@@ -6,7 +6,7 @@ use kd_attn::PageId;
 use kd_sample::{Choice, History, stop::StopMatcher};
 use kd_text::{StreamDecoder, Tokenizer};
 
-use crate::unread::Unread;
+use crate::backend::{Draw, Sequence};
 use crate::{FinishReason, Request, RequestId, StreamError, StreamStats, SubmitError};
 
 /// A request on its way.
@@ -14,13 +14,8 @@ use crate::{FinishReason, Request, RequestId, StreamError, StreamStats, SubmitEr
 pub(crate) struct Stream {
     pub(crate) id: RequestId,
     pub(crate) request: Request,
-    pub(crate) pages: Vec<PageId>,
-    /// Tokens whose latents lie in pages.
-    pub(crate) committed: usize,
-    /// The newest of them, as far as the drafter has not read them into its context.
-    pub(crate) unread: Unread,
-    /// Whether it was submitted with speculation.
-    drafts: bool,
+    /// Where its committed tokens lie. Without slot and pages until it is admitted.
+    pub(crate) sequence: Sequence,
     /// The newest token, not committed yet; `None` while the prompt is being read.
     pub(crate) bonus: Option<u32>,
     pub(crate) history: History,
@@ -93,26 +88,14 @@ impl Stream {
         };
         let history = History::new(&request.prompt);
         let since = Instant::now();
-        let drafts = request.speculation.drafts();
-        let (pages, unread, stats) = (Vec::new(), Unread::default(), StreamStats::default());
-        Ok(Self {
-            id,
-            request,
-            pages,
-            committed: 0,
-            unread,
-            drafts,
-            bonus: None,
-            history,
-            stats,
-            text,
-            since,
-        })
+        let sequence = Sequence { drafts: request.speculation.drafts(), ..Sequence::default() };
+        let stats = StreamStats::default();
+        Ok(Self { id, request, sequence, bonus: None, history, stats, text, since })
     }
 
-    /// Starts the clock and takes the pages for the whole request.
-    pub(crate) fn admit(&mut self, pages: Vec<PageId>) {
-        self.pages = pages;
+    /// Starts the clock and takes a slot and the pages for the whole request.
+    pub(crate) fn admit(&mut self, slot: usize, pages: Vec<PageId>) {
+        (self.sequence.slot, self.sequence.pages) = (slot, pages);
         self.since = Instant::now();
     }
 
@@ -126,9 +109,12 @@ impl Stream {
         self.request.prompt.len() + self.history.generated().len()
     }
 
-    /// Whether this stream may draft, and so needs the drafter's context.
-    pub(crate) fn drafts(&self) -> bool {
-        self.drafts
+    /// How its next token is drawn, if that takes nothing but the logits. It holds for every node of a tree that hangs
+    /// on it: of all that a history changes, only `min_tokens` ends, and nothing begins.
+    pub(crate) fn draw(&self) -> Option<Draw> {
+        let Request { ref params, choice, .. } = self.request;
+        let draw = Draw { temperature: params.temperature, seed: params.seed, choice };
+        params.draws_only(&self.history).then_some(draw)
     }
 
     /// The prompt has been read.

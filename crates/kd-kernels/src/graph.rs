@@ -7,7 +7,7 @@ use bytemuck::Pod;
 use cudarc::driver::sys::{CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptureMode, cuGraphGetNodes};
 use cudarc::driver::{CudaGraph, CudaSlice, CudaView, CudaViewMut, DevicePtr, DeviceRepr, result};
 
-use crate::{KernelError, Stream};
+use crate::{KernelError, Stream, TensorMut, TensorRef};
 
 /// Launches that were captured, with the kernels and the memory that they use.
 pub struct Graph<R> {
@@ -102,6 +102,10 @@ impl<R> Graph<R> {
     }
 }
 
+// SAFETY: the driver lets a graph be used by any thread as long as it is by one at a time, and makes the context current
+// at each call. A graph is not `Sync`, so no two threads have it.
+unsafe impl<R: Send> Send for Graph<R> {}
+
 impl<R> Drop for Graph<R> {
     fn drop(&mut self) {
         // A replay may still be running; the memory goes with `resources`. A failure has nowhere to go and would show at
@@ -116,13 +120,18 @@ impl<R> std::fmt::Debug for Graph<R> {
     }
 }
 
+/// Plain values that host and device see alike.
+pub trait Element: Pod + DeviceRepr {}
+
+impl<T: Pod + DeviceRepr> Element for T {}
+
 /// Device memory that the host reads and writes in stream order through a shared reference, also while a graph owns it.
 #[derive(Debug)]
 pub struct Buffer<T> {
     memory: CudaSlice<T>,
 }
 
-impl<T: Pod + DeviceRepr> Buffer<T> {
+impl<T: Element> Buffer<T> {
     /// Memory that holds `values`.
     ///
     /// # Errors
@@ -169,5 +178,40 @@ impl<T: Pod + DeviceRepr> Buffer<T> {
     /// The memory, to be written by a launch.
     pub fn view_mut(&mut self) -> CudaViewMut<'_, T> {
         self.memory.as_view_mut()
+    }
+
+    /// The first elements as an operand of `shape`.
+    ///
+    /// # Errors
+    /// More elements than there are.
+    pub fn head<const RANK: usize>(
+        &self,
+        stream: &Stream,
+        shape: [usize; RANK],
+    ) -> Result<TensorRef<'_, T, RANK>, KernelError> {
+        let end = self.within(&shape)?;
+        TensorRef::new(stream, self.memory.slice(..end), shape)
+    }
+
+    /// As [`head`](Self::head), to be written.
+    ///
+    /// # Errors
+    /// As [`head`](Self::head).
+    pub fn head_mut<const RANK: usize>(
+        &mut self,
+        stream: &Stream,
+        shape: [usize; RANK],
+    ) -> Result<TensorMut<'_, T, RANK>, KernelError> {
+        let end = self.within(&shape)?;
+        TensorMut::new(stream, self.memory.slice_mut(..end), shape)
+    }
+
+    /// The number of elements of `shape`.
+    fn within(&self, shape: &[usize]) -> Result<usize, KernelError> {
+        let count = shape.iter().try_fold(1usize, |count, size| count.checked_mul(*size));
+        count.filter(|count| *count <= self.memory.len()).ok_or_else(|| KernelError::BadTensor {
+            shape: shape.to_vec(),
+            what: format!("the buffer has {} elements", self.memory.len()),
+        })
     }
 }

@@ -1,6 +1,8 @@
 //! Sampling parameters and their limits.
 
 use crate::error::ParamError;
+use crate::history::History;
+use crate::process;
 
 /// Below it `logit / temperature` could overflow; far under any use, which takes 0 for greedy.
 const MIN_TEMPERATURE: f64 = 1e-100;
@@ -105,6 +107,12 @@ impl SamplingParams {
             ids.iter().try_for_each(|&id| check_id(field, id, vocab))?;
         }
         Ok(())
+    }
+
+    /// Whether the token after `history` is drawn from the raw row by temperature and noise alone, with nothing to report
+    /// about it: what a device can do that has seen neither history nor parameters.
+    pub fn draws_only(&self, history: &History) -> bool {
+        process::is_identity(self, history) && !self.cuts() && self.logprobs.is_none()
     }
 
     /// Whether a penalty has any effect.

@@ -11,8 +11,7 @@ use super::CommonArgs;
 mod operation;
 
 pub(crate) use operation::{
-    BenchAttnArgs, BenchDenseArgs, BenchDevice, BenchMoeArgs, BenchOperationArgs, BenchStepArgs,
-    OperationArgs,
+    BenchAttnArgs, BenchDenseArgs, BenchMoeArgs, BenchOperationArgs, BenchStepArgs, OperationArgs,
 };
 
 #[derive(Debug, Subcommand)]

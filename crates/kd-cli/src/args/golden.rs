@@ -83,8 +83,8 @@ pub(crate) struct TensorFiles {
     /// Where to write the engine's numbers.
     #[arg(long, env = "KD_OUT", value_name = "F.safetensors")]
     pub(crate) out: PathBuf,
-    /// Where to run.
-    #[arg(long, env = "KD_DEVICE", value_enum, default_value_t = Device::Auto)]
+    /// Where to run: on the CPU so far.
+    #[arg(long, env = "KD_DEVICE", value_name = "auto|cpu", value_parser = super::device, default_value = "auto")]
     pub(crate) device: Device,
     /// Worker threads [default: one for each CPU].
     #[arg(long, env = "KD_THREADS", value_name = "N")]

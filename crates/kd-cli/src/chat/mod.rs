@@ -6,13 +6,14 @@ mod session;
 use std::path::Path;
 
 use anyhow::{Context, bail};
-use kd_engine::{Engine, EngineOptions};
+use kd_engine::EngineOptions;
 use kd_text::prompt::{Conversation, Message, RenderOptions, Role};
 use rustyline::error::ReadlineError;
 use rustyline::{Config, DefaultEditor};
 use serde_json::{Map, Value};
 
 use crate::args::ChatArgs;
+use crate::place::Place;
 use crate::{calibration, conversation, input, interrupt, models};
 use session::Session;
 
@@ -23,16 +24,17 @@ pub(crate) fn run(args: &ChatArgs) -> anyhow::Result<()> {
     let renderer = loaded.renderer(&args.template)?;
     let (conversation, options) = opening(args)?;
     let request = crate::generate::request(&args.sampling, &loaded, Vec::new())?;
-    let pool = models::pool(args.common.threads, args.common.ranks)?;
+    let place = Place::of(&args.common, &loaded.models)?;
     if !args.common.quiet {
-        say!("kd: {} on the CPU with {}", models::describe(&loaded.models), models::describe_pool(&pool));
+        say!("kd: {} {}", models::describe(&loaded.models), place.describe());
         say!("kd: {}; {HELP}", renderer.describe());
     }
     let context = loaded.models.target.config().max_position_embeddings;
     let limits = EngineOptions { max_streams: 1, cache_tokens: context, ..EngineOptions::default() };
-    let threads = pool.threads();
-    let mut engine = Engine::new(loaded.models, pool, limits)?;
-    calibration::seed(&mut engine, threads, args.sampling.calibration.as_deref())?;
+    let calibrated = place.calibrated();
+    let nodes = request.speculation.most_nodes();
+    let mut engine = place.engine(loaded.models, limits, nodes, args.common.quiet)?;
+    calibration::seed(&mut engine, &calibrated, args.sampling.calibration.as_deref())?;
     let mut session = Session::new(args, engine, renderer, request, conversation.clone(), options);
 
     interrupt::heed();

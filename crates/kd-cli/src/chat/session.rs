@@ -102,6 +102,9 @@ impl<'a> Session<'a> {
                 }
             }
         }
+        if let Some(error) = self.engine.failure() {
+            bail!("{error}");
+        }
         let (events, output) = parser.finish(finish);
         display.events(&events)?;
         display.end_line()?;

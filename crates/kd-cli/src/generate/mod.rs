@@ -6,9 +6,9 @@ pub(crate) mod run;
 
 use anyhow::bail;
 use kd_engine::{Engine, EngineOptions, Models, PAGE_TOKENS, Request, Speculation};
-use kd_tensor::Pool;
 
 use crate::args::GenerateArgs;
+use crate::place::Place;
 use crate::{calibration, interrupt, models};
 
 pub(crate) use output::summary;
@@ -21,13 +21,13 @@ const SAMPLE_PROMPT: &str = "// itoa/src/lib.rs\n/// Writes an integer";
 pub(crate) fn run(args: &GenerateArgs) -> anyhow::Result<()> {
     let loaded = models::load(&args.common)?;
     let requests = prompts::prepare(args, &loaded)?;
-    let pool = models::pool(args.common.threads, args.common.ranks)?;
+    let place = Place::of(&args.common, &loaded.models)?;
     if !args.common.quiet {
-        say!("kd: {} on the CPU with {}", models::describe(&loaded.models), models::describe_pool(&pool));
+        say!("kd: {} {}", models::describe(&loaded.models), place.describe());
     }
-    let threads = pool.threads();
-    let mut engine = engine(loaded.models, pool, &requests)?;
-    calibration::seed(&mut engine, threads, args.sampling.calibration.as_deref())?;
+    let calibrated = place.calibrated();
+    let mut engine = engine(loaded.models, place, &requests, args.common.quiet)?;
+    calibration::seed(&mut engine, &calibrated, args.sampling.calibration.as_deref())?;
     interrupt::heed();
     let printer = output::Printer::new(args, &requests, &engine);
     printer.prompt(&engine)?;
@@ -45,7 +45,12 @@ pub(crate) fn run(args: &GenerateArgs) -> anyhow::Result<()> {
 }
 
 /// An engine with room for all the requests at once.
-pub(crate) fn engine(models: Models, pool: Pool, requests: &[Request]) -> anyhow::Result<Engine> {
+pub(crate) fn engine(
+    models: Models,
+    place: Place,
+    requests: &[Request],
+    quiet: bool,
+) -> anyhow::Result<Engine> {
     // Nothing longer than the context is ever admitted, so nothing longer needs room.
     let longest = models.target.config().max_position_embeddings;
     let tokens =
@@ -55,7 +60,8 @@ pub(crate) fn engine(models: Models, pool: Pool, requests: &[Request]) -> anyhow
         cache_tokens: requests.iter().map(tokens).sum(),
         ..EngineOptions::default()
     };
-    Ok(Engine::new(models, pool, options)?)
+    let nodes = requests.iter().map(|request| request.speculation.most_nodes()).max().unwrap_or(0);
+    place.engine(models, options, nodes, quiet)
 }
 
 fn run_plain(engine: &mut Engine, requests: &[Request]) -> anyhow::Result<Vec<Outcome>> {

@@ -12,16 +12,18 @@ use kd_model::{Drafter, Target};
 use kd_tensor::safetensors::SafeTensors;
 
 use crate::args::{Golden, GoldenArgs, GoldenText};
-use crate::models;
+use crate::{models, place};
 
 pub(crate) fn run(args: &GoldenArgs) -> anyhow::Result<()> {
     match &args.what {
         Golden::Model { model, files } => {
+            place::cpu_only("kd golden model", files.device)?;
             let inputs = SafeTensors::open(&files.inputs)?;
             let target = Target::load_sharded(model, files.ranks.tp)?;
             model::run(&models::pool(files.threads, files.ranks)?, &target, &inputs, &files.out)
         }
         Golden::Drafter { drafter, files } => {
+            place::cpu_only("kd golden drafter", files.device)?;
             let inputs = SafeTensors::open(&files.inputs)?;
             let drafter = Drafter::load_sharded(drafter, files.ranks.tp)?;
             drafter::run(&models::pool(files.threads, files.ranks)?, &drafter, &inputs, &files.out)

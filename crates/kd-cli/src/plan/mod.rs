@@ -10,7 +10,7 @@ use crate::bench::floors::Floors;
 use crate::bench::generate::prompts;
 use crate::bench::record::Record;
 use crate::bench::work;
-use crate::{UsageError, calibration, interrupt, models};
+use crate::{UsageError, calibration, interrupt, models, place};
 use measure::{Measured, Meter};
 
 pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
@@ -20,7 +20,7 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
         return Err(UsageError(message.to_owned()).into());
     }
     let prompts = prompts(&args.prompts, &loaded)?;
-    let pool = models::pool(args.common.threads, args.common.ranks)?;
+    let pool = place::cpu("kd plan", &args.common)?;
     let floors = Floors::measure(&pool, work::weight_bytes(&loaded.models) as usize);
     if !args.common.quiet {
         say!("kd: {} on the CPU with {} threads", models::describe(&loaded.models), pool.threads());

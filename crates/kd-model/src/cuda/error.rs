@@ -13,7 +13,7 @@ pub enum CudaError {
     Kernel(#[from] KernelError),
     /// Experts that cannot be packed or run.
     #[error(transparent)]
-    Experts(#[from] GpuError),
+    Experts(Box<GpuError>),
     /// A token id outside the vocabulary.
     #[error(transparent)]
     Token(#[from] TokenOutOfRange),
@@ -61,6 +61,13 @@ pub enum CudaError {
         /// The most.
         limit: usize,
     },
+}
+
+// Boxed, or every result of a launch would be as large as the rarest error.
+impl From<GpuError> for CudaError {
+    fn from(error: GpuError) -> Self {
+        Self::Experts(Box::new(error))
+    }
 }
 
 /// Fails unless `found` is at most `limit`.

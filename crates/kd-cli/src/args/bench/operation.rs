@@ -11,6 +11,7 @@ use kd_moe::gpu::MOST_ROWS;
 
 use super::OutArgs;
 use crate::UsageError;
+use crate::args::{Device, device};
 
 /// Rows on the CPU unless others are asked for.
 const CPU_ROWS: [usize; 4] = [1, 8, 33, 128];
@@ -20,17 +21,6 @@ const CPU_SECONDS: f64 = 2.0;
 const MOST_CONTEXT: usize = 1 << 18;
 /// The most streams of a measurement.
 const MOST_STREAMS: usize = 1024;
-
-/// What an operation is measured on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum BenchDevice {
-    /// The first GPU if it and its kernels can be used, else the CPU.
-    Auto,
-    /// The CPU.
-    Cpu,
-    /// The first GPU.
-    Cuda,
-}
 
 /// What the measurement of an operation on the CPU takes.
 #[derive(Debug, Clone)]
@@ -44,9 +34,9 @@ pub(crate) struct BenchOperationArgs {
 /// What every measurement of an operation takes.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct OperationArgs {
-    /// Where to run.
-    #[arg(long, env = "KD_DEVICE", value_enum, default_value_t = BenchDevice::Auto)]
-    pub(crate) device: BenchDevice,
+    /// Where to run; auto takes the first GPU if it and its kernels can be used, else the CPU.
+    #[arg(long, env = "KD_DEVICE", value_name = "auto|cpu|cuda[:N]", value_parser = device, default_value = "auto")]
+    pub(crate) device: Device,
     /// On a GPU: the model shape [default: k26-tp8, for moe k26-tp1].
     #[arg(long, env = "KD_PROFILE", value_name = "NAME")]
     pub(crate) profile: Option<String>,

@@ -9,13 +9,13 @@ use std::path::Path;
 
 use anyhow::Context;
 use kd_kernels::bench::Rates;
-use kd_kernels::{Device, KernelError, Kernels, Search, driver_version};
+use kd_kernels::{Device, Kernels, Search, driver_version};
 use kd_tensor::file::write_atomically;
 use serde_json::{Value, json};
 
 use super::record::Record;
 use crate::UsageError;
-use crate::args::{BenchDevice, OperationArgs};
+use crate::args::{self, OperationArgs};
 
 /// A GPU with the kernels of a profile.
 pub(super) struct Gpu {
@@ -27,29 +27,28 @@ pub(super) struct Gpu {
 impl Gpu {
     /// What `on` asks for; nothing if that is the CPU. `profile` is taken unless another is named.
     pub(super) fn choose(on: &OperationArgs, profile: &str) -> anyhow::Result<Option<Self>> {
-        if on.device == BenchDevice::Cpu {
-            return Ok(None);
-        }
-        match Self::open(on.profile.as_deref().unwrap_or(profile)) {
-            Err(error) if on.device == BenchDevice::Auto => {
+        match (on.device, Self::required(on, profile)) {
+            (args::Device::Cpu, _) => Ok(None),
+            (args::Device::Auto, Err(error)) => {
                 say!("kd: measures the CPU: {error}");
                 Ok(None)
             }
-            gpu => Ok(Some(gpu?)),
+            (_, gpu) => gpu.map(Some),
         }
     }
 
     /// As [`Gpu::choose`] for what only a GPU does.
     pub(super) fn required(on: &OperationArgs, profile: &str) -> anyhow::Result<Self> {
-        if on.device == BenchDevice::Cpu {
-            let message = "this measures a GPU; the CPU has no such kernels (--device cuda)";
-            return Err(UsageError(message.to_owned()).into());
-        }
-        Ok(Self::open(on.profile.as_deref().unwrap_or(profile))?)
-    }
-
-    fn open(profile: &str) -> Result<Self, KernelError> {
-        let device = Device::open(0)?;
+        let ordinal = match on.device {
+            args::Device::Cpu => {
+                let message = "this measures a GPU; the CPU has no such kernels (--device cuda)";
+                return Err(UsageError(message.to_owned()).into());
+            }
+            args::Device::Auto => 0,
+            args::Device::Cuda(ordinal) => ordinal,
+        };
+        let profile = on.profile.as_deref().unwrap_or(profile);
+        let device = Device::open(ordinal)?;
         let kernels = Kernels::open(&device, profile, &Search::standard())?;
         Ok(Self { device, kernels, profile: profile.to_owned() })
     }

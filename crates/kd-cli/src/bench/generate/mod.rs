@@ -16,7 +16,7 @@ use super::record::Record;
 use super::work;
 use crate::args::{BenchGenerateArgs, BenchPromptArgs, Mode};
 use crate::models::Loaded;
-use crate::{UsageError, input, interrupt, models};
+use crate::{UsageError, input, interrupt, models, place};
 use cells::{Bench, Cell};
 
 /// Key of all draws.
@@ -33,7 +33,7 @@ pub(super) fn run(args: &BenchGenerateArgs) -> anyhow::Result<()> {
         return Err(UsageError(message.to_owned()).into());
     }
     let prompts = prompts(&args.prompts, &loaded)?;
-    let pool = models::pool(args.common.threads, args.common.ranks)?;
+    let pool = place::cpu("kd bench generate", &args.common)?;
     let floors = Floors::measure(&pool, work::weight_bytes(&loaded.models) as usize);
     if !args.common.quiet {
         say!("kd: {} on the CPU with {} threads", models::describe(&loaded.models), pool.threads());

@@ -1,0 +1,124 @@
+//! Where a verb runs the models: `--device`.
+
+use std::io::{IsTerminal, Write, stderr};
+use std::time::Instant;
+
+use kd_engine::cuda::{Gpu, Loading};
+use kd_engine::{Engine, EngineOptions, Models};
+use kd_tensor::Pool;
+
+use crate::args::{CommonArgs, Device, RankArgs};
+use crate::{UsageError, models};
+
+/// A place for the models.
+pub(crate) enum Place {
+    /// Threads of this process.
+    Cpu(Pool),
+    /// A CUDA device with kernels for the models.
+    Cuda(Box<Gpu>),
+}
+
+impl Place {
+    /// What the flags ask for.
+    pub(crate) fn of(args: &CommonArgs, models: &Models) -> anyhow::Result<Self> {
+        match args.device {
+            Device::Cpu => {}
+            Device::Cuda(ordinal) => {
+                one_rank(args.ranks)?;
+                return Ok(Self::Cuda(Box::new(Gpu::open(ordinal, models)?)));
+            }
+            Device::Auto if args.ranks.tp.get() > 1 => {}
+            Device::Auto => match Gpu::open(0, models) {
+                Ok(gpu) => return Ok(Self::Cuda(Box::new(gpu))),
+                Err(error) if error.is_no_gpu() || args.quiet => {}
+                Err(error) => say!("kd: the GPU is not used: {error}"),
+            },
+        }
+        Ok(Self::Cpu(models::pool(args.threads, args.ranks)?))
+    }
+
+    /// An engine there for requests whose trees have up to `nodes` nodes. Loading is reported on stderr unless `quiet`.
+    pub(crate) fn engine(
+        self,
+        models: Models,
+        options: EngineOptions,
+        nodes: usize,
+        quiet: bool,
+    ) -> anyhow::Result<Engine> {
+        match self {
+            Self::Cpu(pool) => Ok(Engine::new(models, pool, options)?),
+            Self::Cuda(gpu) => {
+                let begin = Instant::now();
+                let engine = Engine::on_gpu(models, gpu.with_nodes(nodes), options, |loading| {
+                    if !quiet {
+                        show(loading);
+                    }
+                })?;
+                if !quiet {
+                    say!("kd: ready after {:.1} s", begin.elapsed().as_secs_f64());
+                }
+                Ok(engine)
+            }
+        }
+    }
+
+    /// What runs the models, in words.
+    pub(crate) fn describe(&self) -> String {
+        match self {
+            Self::Cpu(pool) => format!("on the CPU with {}", models::describe_pool(pool)),
+            Self::Cuda(gpu) => format!("on {} (cuda:{})", gpu.name(), gpu.ordinal()),
+        }
+    }
+
+    /// As a calibration names it: device and threads, 0 where threads do not matter.
+    pub(crate) fn calibrated(&self) -> (String, usize) {
+        match self {
+            Self::Cpu(pool) => ("cpu".to_owned(), pool.threads()),
+            Self::Cuda(gpu) => (gpu.name().to_owned(), 0),
+        }
+    }
+}
+
+/// The threads of a verb that runs on the CPU only.
+pub(crate) fn cpu(verb: &str, args: &CommonArgs) -> anyhow::Result<Pool> {
+    cpu_only(verb, args.device)?;
+    models::pool(args.threads, args.ranks)
+}
+
+/// Fails if a GPU is asked for.
+pub(crate) fn cpu_only(verb: &str, device: Device) -> anyhow::Result<()> {
+    match device {
+        Device::Auto | Device::Cpu => Ok(()),
+        Device::Cuda(_) => {
+            Err(UsageError(format!("{verb} does not run on GPUs yet; leave --device cuda out")).into())
+        }
+    }
+}
+
+/// One engine runs on one GPU so far.
+fn one_rank(ranks: RankArgs) -> anyhow::Result<()> {
+    if ranks.tp.get() == 1 {
+        return Ok(());
+    }
+    let message = "--tp above 1 does not run on GPUs yet: ranks of several devices are not implemented; leave --tp out, \
+                   or use --device cpu";
+    Err(UsageError(message.to_owned()).into())
+}
+
+/// One line that is written again and again on a terminal, and once anywhere else.
+fn show(Loading { layers, of, bytes, elapsed }: Loading) {
+    let done = layers == of;
+    let terminal = stderr().is_terminal();
+    if !done && !terminal {
+        return;
+    }
+    let gigabytes = bytes as f64 / 1e9;
+    let loaded = gigabytes * layers as f64 / of.max(1) as f64;
+    let rate = loaded / elapsed.as_secs_f64().max(1e-9);
+    let (begin, end) = if terminal { ("\r\x1b[K", if done { "\n" } else { "" }) } else { ("", "\n") };
+    // As with every note: where it cannot be written, the work goes on.
+    let _ = write!(
+        stderr(),
+        "{begin}kd: layer {layers} of {of}, {loaded:.2} of {gigabytes:.2} GB, {rate:.2} GB/s{end}"
+    );
+}

@@ -1,0 +1,264 @@
+//! The passes of a round on a GPU.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use kd_attn::{Ancestors, Mask, PAGE_TOKENS, Segment};
+use kd_ddtree::DraftRow;
+use kd_kernels::Stream;
+use kd_model::OpCounter;
+use kd_model::cuda::{Bucket, ChunkLimits, CudaError, CudaTarget, Dims, Limits, Move};
+
+use super::Gpu;
+use super::buckets::{Buckets, up_to};
+use super::drafting::Drafting;
+use super::passes::{Captured, Passes, Shared};
+use super::sampling::{RowDraw, Sampling};
+use crate::EngineError;
+use crate::backend::{Answers, Backend, Chunk, DeviceError, Head, Kept, Member, Row, Sequence};
+use crate::engine::{EngineOptions, Models};
+
+/// Tokens of the prefix that a prompt chunk expands at a time.
+const BLOCK: usize = 8192;
+
+/// Models in the memory of one device.
+#[derive(Debug)]
+pub(super) struct Cuda {
+    stream: Stream,
+    shared: Shared,
+    buckets: Buckets,
+    verify: BTreeMap<Bucket, Captured<Bucket>>,
+    /// By the number of rows; without the drafter, and with it.
+    commit: [BTreeMap<usize, Captured<usize>>; 2],
+    /// By the number of streams.
+    draft: BTreeMap<usize, Captured<usize>>,
+    /// The first row of each member of the last verify pass.
+    first: Vec<usize>,
+    ops: OpCounter,
+    layers: u64,
+}
+
+impl Cuda {
+    /// Loads the weights, plans all memory, captures all graphs and freezes the device.
+    pub(super) fn new(
+        models: &Models,
+        gpu: Gpu,
+        options: EngineOptions,
+        report: &mut dyn FnMut(usize, usize, usize),
+    ) -> Result<Self, EngineError> {
+        let Gpu { device, kernels, nodes, .. } = gpu;
+        let stream = device.stream().map_err(CudaError::from)?;
+        let buckets = Buckets::new(options.slots(), nodes);
+        let limits = limits(models, options, &buckets);
+        let bytes = Dims::of(models.target.config(), 0, 1)?.weight_bytes()?;
+        let target = CudaTarget::load(&stream, &kernels, &models.target, 0, &mut |done, of| {
+            report(done, of, bytes);
+        })?;
+        let taps = models.drafter.as_ref().map_or(&[][..], |drafter| &drafter.config().target_layer_ids);
+        let state = target.state(&stream, limits, taps, 1)?;
+        let chunk = ChunkLimits {
+            rows: options.prefill_chunk.max(1),
+            streams: options.slots(),
+            block: BLOCK.min(limits.context()),
+        };
+        let chunks = target.prefill_state(&device, &stream, &kernels, &state, chunk, 1)?;
+        let vocab = target.dims().vocab;
+        let sampling = Sampling::new(&stream, &kernels, limits.rows, vocab).map_err(CudaError::from)?;
+        let drafter = models.drafter.as_ref();
+        let read = limits.rows.max(chunk.rows);
+        let drafting =
+            drafter.map(|drafter| Drafting::load(&stream, &kernels, drafter, limits, read)).transpose()?;
+        let layers = target.dims().layers as u64;
+        let shared = Shared::new(Passes { target, state, chunks, sampling, drafting });
+        let mut cuda = Self {
+            stream,
+            shared,
+            buckets,
+            verify: BTreeMap::new(),
+            commit: Default::default(),
+            draft: BTreeMap::new(),
+            first: Vec::new(),
+            ops: OpCounter::default(),
+            layers,
+        };
+        cuda.warm_up(options.slots(), nodes)?;
+        device.freeze();
+        Ok(cuda)
+    }
+
+    /// Captures every size that a round can have.
+    fn warm_up(&mut self, streams: usize, nodes: usize) -> Result<(), CudaError> {
+        // Passes of padding alone: nothing that they leave behind is ever read.
+        self.shared.lock().state.inputs.write(&self.stream, &[], &[])?;
+        self.shared.lock().state.inputs.write_moves(&self.stream, &[])?;
+        for bucket in self.buckets.all() {
+            let graph = self.shared.capture(&self.stream, bucket, Passes::verify)?;
+            self.verify.insert(bucket, graph);
+        }
+        let drafts = nodes > 0 && self.shared.lock().drafting.is_some();
+        for count in up_to(streams * (1 + nodes)) {
+            let graph = self.shared.capture(&self.stream, count, Passes::commit)?;
+            self.commit[0].insert(count, graph);
+            if drafts {
+                let graph = self.shared.capture(&self.stream, count, Passes::commit_and_read)?;
+                self.commit[1].insert(count, graph);
+            }
+        }
+        for &streams in self.buckets.streams().iter().filter(|_| drafts) {
+            self.draft.insert(streams, self.shared.capture(&self.stream, streams, Passes::draft)?);
+        }
+        self.stream.synchronize().map_err(CudaError::from)
+    }
+}
+
+impl Backend for Cuda {
+    fn open(&mut self, _: &Sequence) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn close(&mut self, _: &Sequence) {}
+
+    fn prefill(&mut self, chunks: &[Chunk<'_>]) -> Result<Answers, DeviceError> {
+        let (mut tokens, mut moved) = (Vec::new(), Vec::new());
+        let (mut ends, mut draws) = (Vec::new(), Vec::new());
+        for &Chunk { sequence, tokens: own, complete, draw } in chunks {
+            tokens.extend_from_slice(own);
+            moved.push((sequence, sequence.committed, own.len()));
+            if complete {
+                ends.push(tokens.len() - 1);
+                let position = sequence.committed + own.len();
+                draws.push(draw.map(|draw| RowDraw { draw, position }));
+            }
+        }
+        let segments: Vec<Segment<'_>> =
+            chunks.iter().map(|chunk| segment(chunk.sequence, chunk.tokens.len(), Mask::Causal)).collect();
+        let mut passes = self.shared.lock();
+        let read = chunks.iter().any(|chunk| chunk.sequence.drafts);
+        if let (Some(drafting), true) = (&passes.drafting, read) {
+            drafting.write_context(&self.stream, &moved)?;
+        }
+        passes.prompt(&self.stream, &tokens, &segments, read)?;
+        count(&mut self.ops, self.layers, tokens.len());
+        if ends.is_empty() {
+            return Ok(Answers::default());
+        }
+        passes.chunks.inputs.choose(&self.stream, &ends)?;
+        passes.sampling.write(&self.stream, &draws)?;
+        passes.last(&self.stream, ends.len())?;
+        Ok(Answers::new(rows(&passes, &self.stream, &draws)?))
+    }
+
+    fn verify(&mut self, members: &[Member<'_>]) -> Result<Answers, DeviceError> {
+        let (mut tokens, mut draws) = (Vec::new(), Vec::new());
+        self.first.clear();
+        for member in members {
+            self.first.push(tokens.len());
+            tokens.push(member.bonus);
+            tokens.extend(member.tree.nodes().iter().map(|node| node.token));
+            let next = |row: usize| member.sequence.committed + member.tree.depth(row) + 1;
+            let draw = |row| member.draw.map(|draw| RowDraw { draw, position: next(row) });
+            draws.extend(member.tree.rows().map(draw));
+        }
+        let mask = |member: &Member<'_>| (1..=member.tree.len()).map(|row| member.tree.mask(row)).collect();
+        let masks: Vec<Vec<Ancestors>> = members.iter().map(mask).collect();
+        let segments: Vec<Segment<'_>> = members
+            .iter()
+            .zip(&masks)
+            .map(|(member, mask)| segment(member.sequence, 1 + mask.len(), Mask::Tree(mask)))
+            .collect();
+        let bucket = self.buckets.fit(tokens.len(), members.len());
+        let graph = bucket.and_then(|bucket| self.verify.get(&bucket)).ok_or_else(|| {
+            DeviceError(format!("no graph for {} rows of {} streams", tokens.len(), members.len()))
+        })?;
+        let mut passes = self.shared.lock();
+        passes.state.inputs.write(&self.stream, &tokens, &segments)?;
+        passes.sampling.write(&self.stream, &draws)?;
+        graph.launch()?;
+        count(&mut self.ops, self.layers, tokens.len());
+        Ok(Answers::new(rows(&passes, &self.stream, &draws)?))
+    }
+
+    fn commit(&mut self, kept: &[Kept<'_>]) -> Result<(), DeviceError> {
+        let (mut moves, mut moved) = (Vec::new(), Vec::new());
+        for &Kept { sequence, member, rows } in kept {
+            let rows: Vec<usize> = rows.iter().map(|row| self.first[member] + row).collect();
+            moves.extend(Move::path(&rows, &sequence.pages, sequence.committed));
+            moved.push((sequence, sequence.committed, rows.len()));
+        }
+        if moves.is_empty() {
+            return Ok(());
+        }
+        let drafts = kept.iter().any(|kept| kept.sequence.drafts);
+        let graph = self.commit[usize::from(drafts)].range(moves.len()..).next();
+        let (_, graph) =
+            graph.ok_or_else(|| DeviceError(format!("no graph for a commit of {} rows", moves.len())))?;
+        let passes = self.shared.lock();
+        passes.state.inputs.write_moves(&self.stream, &moves)?;
+        if let (Some(drafting), true) = (&passes.drafting, drafts) {
+            drafting.write_context(&self.stream, &moved)?;
+        }
+        Ok(graph.launch()?)
+    }
+
+    /// The drafter reads what is committed at once: its taps are on the device for one pass only.
+    fn unread(&self, _: usize) -> usize {
+        0
+    }
+
+    fn catch_up(&mut self, _: &[&Sequence]) -> Result<usize, DeviceError> {
+        Ok(0)
+    }
+
+    fn draft(&mut self, heads: &[Head<'_>]) -> Result<Vec<Vec<DraftRow>>, DeviceError> {
+        let passes = self.shared.lock();
+        let Some(drafting) = &passes.drafting else { return Ok(vec![Vec::new(); heads.len()]) };
+        let (_, graph) = self
+            .draft
+            .range(heads.len()..)
+            .next()
+            .ok_or_else(|| DeviceError(format!("no graph for drafts of {} streams", heads.len())))?;
+        drafting.write_blocks(&self.stream, heads)?;
+        graph.launch()?;
+        Ok(drafting.rows(&self.stream, heads)?)
+    }
+
+    fn ops(&self) -> OpCounter {
+        self.ops
+    }
+}
+
+/// The answers of the pass that was enqueued last, once the device has come this far: tokens, and logits where there was no
+/// draw.
+fn rows(passes: &Passes, stream: &Stream, draws: &[Option<RowDraw>]) -> Result<Vec<Row>, CudaError> {
+    let logits = if draws.iter().any(Option::is_none) {
+        Some(Arc::new(passes.state.logits(stream, draws.len())?))
+    } else {
+        None
+    };
+    let tokens = passes.sampling.read(stream, draws.len())?;
+    let row = |(row, (draw, token)): (usize, (&Option<RowDraw>, Option<u32>))| match (draw, &logits) {
+        (None, Some(logits)) => Row::Logits(logits.clone(), row),
+        _ => Row::Token(token),
+    };
+    Ok(draws.iter().zip(tokens).enumerate().map(row).collect())
+}
+
+fn segment<'a>(sequence: &'a Sequence, rows: usize, mask: Mask<'a>) -> Segment<'a> {
+    Segment { pages: &sequence.pages, committed: sequence.committed, rows, mask }
+}
+
+/// Each layer has attended once, over all rows.
+fn count(ops: &mut OpCounter, layers: u64, rows: usize) {
+    ops.attention_calls += layers;
+    ops.attention_rows += layers * rows as u64;
+}
+
+fn limits(models: &Models, options: EngineOptions, buckets: &Buckets) -> Limits {
+    let longest = models.target.config().max_position_embeddings.div_ceil(PAGE_TOKENS);
+    Limits {
+        rows: buckets.most_rows(),
+        streams: buckets.most_streams(),
+        pages: options.pages(),
+        stream_pages: longest.min(options.pages()),
+    }
+}

@@ -1,0 +1,114 @@
+//! The CUDA backend: models in device memory, passes replayed as graphs.
+//!
+//! A round is two graphs for now: *forward → head → draw* for the rows of all trees, and, after the walk on the host,
+//! *commit → read* for the visited ones; a third drafts. Each is captured once for every [bucket](buckets) of sizes while
+//! the engine is made. Then the device is frozen: from there on a round writes a few small buffers, launches, and reads the
+//! drawn tokens or, where a request needs the host's sampler, the logits.
+
+mod backend;
+mod buckets;
+mod drafting;
+mod passes;
+mod sampling;
+
+use std::time::{Duration, Instant};
+
+use kd_kernels::{Device, KernelError, Kernels, Search};
+use kd_model::cuda::{CudaError, open_kernels};
+
+use crate::engine::{Engine, EngineOptions, Models};
+use crate::{DeviceError, EngineError, MAX_NODES};
+
+/// An open CUDA device with kernels for a target.
+#[derive(Debug)]
+pub struct Gpu {
+    device: Device,
+    kernels: Kernels,
+    ordinal: usize,
+    nodes: usize,
+}
+
+/// How far the weights have come.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Loading {
+    /// Layers of the target that are on the device.
+    pub layers: usize,
+    /// Layers of the target.
+    pub of: usize,
+    /// Bytes of all weights of the target on the device.
+    pub bytes: usize,
+    /// Since the beginning.
+    pub elapsed: Duration,
+}
+
+impl Gpu {
+    /// Opens device `ordinal`, and the kernels for the target's shape where [`Search::standard`] finds them.
+    ///
+    /// # Errors
+    /// No driver, an old one, no such device, one that no image is made for, models that ranks share, a shape without
+    /// kernels or a bundle that is not there; the last two say what to build.
+    pub fn open(ordinal: usize, models: &Models) -> Result<Self, EngineError> {
+        let device = Device::open(ordinal).map_err(CudaError::from)?;
+        let kernels = open_kernels(&device, &Search::standard(), &models.target)?;
+        Ok(Self { device, kernels, ordinal, nodes: MAX_NODES })
+    }
+
+    /// Plans memory for trees of at most `nodes` nodes; requests for larger ones are refused.
+    #[must_use]
+    pub fn with_nodes(self, nodes: usize) -> Self {
+        Self { nodes: nodes.min(MAX_NODES), ..self }
+    }
+
+    /// The device's own name.
+    pub fn name(&self) -> &str {
+        self.device.name()
+    }
+
+    /// Which device it is.
+    pub fn ordinal(&self) -> usize {
+        self.ordinal
+    }
+}
+
+impl Engine {
+    /// An engine without requests that runs on a GPU. It loads the weights, plans and takes all memory and captures every
+    /// graph; nothing is allocated on the device afterwards. `progress` is called after each layer.
+    ///
+    /// # Errors
+    /// If drafter and target do not fit together, several ranks share them, they are not implemented on GPUs, or they do
+    /// not fit in the device's memory.
+    pub fn on_gpu(
+        models: Models,
+        gpu: Gpu,
+        options: EngineOptions,
+        mut progress: impl FnMut(Loading),
+    ) -> Result<Self, EngineError> {
+        Self::check_pair(&models)?;
+        let begin = Instant::now();
+        let nodes = gpu.nodes;
+        let mut report =
+            |layers, of, bytes| progress(Loading { layers, of, bytes, elapsed: begin.elapsed() });
+        let backend = backend::Cuda::new(&models, gpu, options, &mut report)?;
+        Ok(Self::over(Box::new(backend), models, nodes, options))
+    }
+}
+
+impl EngineError {
+    /// Whether there is simply no GPU on this machine.
+    pub fn is_no_gpu(&self) -> bool {
+        use KernelError::{NoDevice, NoDriver};
+        matches!(self, Self::Cuda(CudaError::Kernel(NoDriver | NoDevice { count: 0, .. })))
+    }
+}
+
+impl From<CudaError> for DeviceError {
+    fn from(error: CudaError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl From<KernelError> for DeviceError {
+    fn from(error: KernelError) -> Self {
+        Self(error.to_string())
+    }
+}

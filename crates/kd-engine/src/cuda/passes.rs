@@ -1,0 +1,121 @@
+//! What the launches of a round use, and the launches themselves.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use kd_attn::Segment;
+use kd_kernels::ranks::OneRank;
+use kd_kernels::{Graph, KernelError, Stream};
+use kd_model::cuda::{Bucket, CudaError, CudaTarget, PassState, PrefillState};
+
+use super::drafting::Drafting;
+use super::sampling::Sampling;
+
+/// Models and the memory of their passes. Launches keep the addresses, so nothing in here is ever replaced.
+#[derive(Debug)]
+pub(super) struct Passes {
+    pub(super) target: CudaTarget,
+    pub(super) state: PassState,
+    pub(super) chunks: PrefillState,
+    pub(super) sampling: Sampling,
+    pub(super) drafting: Option<Drafting>,
+}
+
+/// Passes as graphs share them. One thread runs them all; the lock is what makes that plain.
+#[derive(Debug, Clone)]
+pub(super) struct Shared(Arc<Mutex<Passes>>);
+
+impl Shared {
+    pub(super) fn new(passes: Passes) -> Self {
+        Self(Arc::new(Mutex::new(passes)))
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Passes> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Captures the launches of `record` for one size.
+    pub(super) fn capture<S: Copy>(
+        &self,
+        stream: &Stream,
+        size: S,
+        record: fn(&mut Passes, &Stream, S) -> Result<(), CudaError>,
+    ) -> Result<Captured<S>, CudaError> {
+        // One eager run first: what the driver loads at a first launch cannot be loaded while capturing.
+        record(&mut self.lock(), stream, size)?;
+        let resources = Recording { shared: self.clone(), size, record };
+        Ok(stream.capture(resources, |stream, recording| {
+            let Recording { shared, size, record } = recording;
+            record(&mut shared.lock(), stream, *size).map_err(as_kernel_error)
+        })?)
+    }
+}
+
+/// The launches of one size.
+pub(super) type Captured<S> = Graph<Recording<S>>;
+
+/// What a captured graph owns.
+pub(super) struct Recording<S> {
+    shared: Shared,
+    size: S,
+    record: fn(&mut Passes, &Stream, S) -> Result<(), CudaError>,
+}
+
+impl Passes {
+    /// Forward, head and draws of all rows.
+    pub(super) fn verify(&mut self, stream: &Stream, bucket: Bucket) -> Result<(), CudaError> {
+        self.target.forward(stream, &mut self.state, bucket, &OneRank)?;
+        self.target.logits(stream, &mut self.state, bucket.rows)?;
+        let logits = self.state.device_logits(bucket.rows)?;
+        Ok(self.sampling.launch(stream, logits, bucket.rows)?)
+    }
+
+    /// A prompt chunk: forward and commit of all rows; the drafter reads them if it is to.
+    pub(super) fn prompt(
+        &mut self,
+        stream: &Stream,
+        tokens: &[u32],
+        segments: &[Segment<'_>],
+        read: bool,
+    ) -> Result<(), CudaError> {
+        let Self { target, state, chunks, drafting, .. } = self;
+        target.prefill(stream, state, chunks, tokens, segments, &OneRank)?;
+        match drafting {
+            Some(drafting) if read => drafting.read(stream, chunks.kept_taps(tokens.len())?, tokens.len()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Head and draws of rows of the last prompt chunk, those that were chosen, `count` of them.
+    pub(super) fn last(&mut self, stream: &Stream, count: usize) -> Result<(), CudaError> {
+        let Self { target, state, chunks, sampling, .. } = self;
+        target.prefill_logits(stream, state, chunks, count)?;
+        Ok(sampling.launch(stream, state.device_logits(count)?, count)?)
+    }
+
+    /// The commit of up to `count` rows, without the drafter.
+    pub(super) fn commit(&mut self, stream: &Stream, count: usize) -> Result<(), CudaError> {
+        self.target.commit(stream, &mut self.state, count)
+    }
+
+    /// As [`commit`](Self::commit), and the drafter reads them.
+    pub(super) fn commit_and_read(&mut self, stream: &Stream, count: usize) -> Result<(), CudaError> {
+        self.commit(stream, count)?;
+        let Self { state, drafting, .. } = self;
+        let Some(drafting) = drafting else { return Ok(()) };
+        drafting.read(stream, state.kept_taps(count)?, count)
+    }
+
+    /// A draft of up to `streams` blocks.
+    pub(super) fn draft(&mut self, stream: &Stream, streams: usize) -> Result<(), CudaError> {
+        let Self { target, drafting, .. } = self;
+        drafting.as_mut().map_or(Ok(()), |drafting| drafting.draft(stream, target, streams))
+    }
+}
+
+/// What goes wrong while a graph is captured is what goes wrong with its launches.
+fn as_kernel_error(error: CudaError) -> KernelError {
+    match error {
+        CudaError::Kernel(error) => error,
+        other => KernelError::Driver { what: "capturing a pass".to_owned(), code: other.to_string() },
+    }
+}

@@ -1,0 +1,123 @@
+//! Drawing tokens on the device, where a row needs nothing but temperature and noise.
+
+use kd_kernels::families::sample;
+use kd_kernels::{Buffer, Choice, CudaView, Element, KernelError, Kernels, Stream, TensorRef};
+
+use crate::backend::Draw;
+
+/// Entries that one block of the kernel scans.
+const CHUNK: usize = 4096;
+
+/// The draw of one row.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct RowDraw {
+    pub(super) draw: Draw,
+    /// Absolute position of the token that is drawn.
+    pub(super) position: usize,
+}
+
+/// Parameters of each row and what was drawn, at fixed addresses.
+#[derive(Debug)]
+pub(super) struct Sampling {
+    kernel: sample::Sample,
+    vocab: usize,
+    temperature: Kept<f64>,
+    seed: Kept<u64>,
+    position: Kept<u64>,
+    choice: Kept<u32>,
+    cut: Buffer<u64>,
+    found: Buffer<f64>,
+    arrived: Buffer<i32>,
+    tokens: Buffer<i32>,
+    value: Buffer<f64>,
+}
+
+/// A buffer and what it holds: most rounds change positions alone.
+#[derive(Debug)]
+struct Kept<T> {
+    buffer: Buffer<T>,
+    held: Vec<T>,
+}
+
+impl Sampling {
+    /// Memory for `rows` rows of logits `[rows, vocab]`.
+    pub(super) fn new(
+        stream: &Stream,
+        kernels: &Kernels,
+        rows: usize,
+        vocab: usize,
+    ) -> Result<Self, KernelError> {
+        let v = i64::try_from(vocab).unwrap_or(i64::MAX);
+        let chunks = vocab.div_ceil(CHUNK);
+        Ok(Self {
+            kernel: sample::Sample::load(kernels, sample::Dims { v })?,
+            vocab,
+            temperature: Kept::new(stream, vec![0.0; rows])?,
+            seed: Kept::new(stream, vec![0; rows])?,
+            position: Kept::new(stream, vec![0; rows])?,
+            choice: Kept::new(stream, vec![0; rows])?,
+            cut: Buffer::new(stream, &vec![0; rows])?,
+            found: Buffer::new(stream, &vec![0.0; rows * chunks * 2])?,
+            arrived: Buffer::new(stream, &vec![0; rows])?,
+            tokens: Buffer::new(stream, &vec![-1; rows])?,
+            value: Buffer::new(stream, &vec![0.0; rows])?,
+        })
+    }
+
+    /// Sets how the first rows are drawn; of a row without a draw nothing is asked.
+    pub(super) fn write(&mut self, stream: &Stream, rows: &[Option<RowDraw>]) -> Result<(), KernelError> {
+        let drawn = || rows.iter().enumerate().filter_map(|(row, draw)| Some((row, draw.as_ref()?)));
+        // A greedy row has no noise, so nothing of it depends on seed, choice and position.
+        let noisy = || drawn().filter(|(_, row)| row.draw.temperature > 0.0);
+        self.temperature.set(stream, drawn().map(|(at, row)| (at, row.draw.temperature)))?;
+        self.seed.set(stream, noisy().map(|(at, row)| (at, row.draw.seed)))?;
+        self.choice.set(stream, noisy().map(|(at, row)| (at, row.draw.choice)))?;
+        self.position.set(stream, noisy().map(|(at, row)| (at, row.position as u64)))
+    }
+
+    /// Enqueues the draws of the first `rows` rows. Safe to capture in a graph.
+    pub(super) fn launch(
+        &mut self,
+        stream: &Stream,
+        logits: CudaView<'_, f32>,
+        rows: usize,
+    ) -> Result<(), KernelError> {
+        let chunks = self.vocab.div_ceil(CHUNK);
+        let args = sample::Args {
+            logits: TensorRef::new(stream, logits, [rows, self.vocab])?,
+            rank: 0,
+            temperature: self.temperature.buffer.head(stream, [rows])?,
+            seed: self.seed.buffer.head(stream, [rows])?,
+            position: self.position.buffer.head(stream, [rows])?,
+            choice: self.choice.buffer.head(stream, [rows])?,
+            cut: self.cut.head(stream, [rows])?,
+            found: self.found.head_mut(stream, [rows, chunks, 2])?,
+            arrived: self.arrived.head_mut(stream, [rows])?,
+            tokens: self.tokens.head_mut(stream, [rows])?,
+            value: self.value.head_mut(stream, [rows])?,
+        };
+        self.kernel.launch(stream, Choice::Auto, args).map(drop)
+    }
+
+    /// The tokens of the last launch, once the stream has come this far; `None` where the row allows none.
+    pub(super) fn read(&self, stream: &Stream, rows: usize) -> Result<Vec<Option<u32>>, KernelError> {
+        let tokens = self.tokens.read(stream)?;
+        Ok(tokens.into_iter().take(rows).map(|token| u32::try_from(token).ok()).collect())
+    }
+}
+
+impl<T: Element + PartialEq> Kept<T> {
+    fn new(stream: &Stream, held: Vec<T>) -> Result<Self, KernelError> {
+        Ok(Self { buffer: Buffer::new(stream, &held)?, held })
+    }
+
+    /// Sets the named elements and leaves the others.
+    fn set(&mut self, stream: &Stream, values: impl Iterator<Item = (usize, T)>) -> Result<(), KernelError> {
+        let mut changed = false;
+        for (at, value) in values {
+            changed |= self.held[at] != value;
+            self.held[at] = value;
+        }
+        if changed { self.buffer.write(stream, &self.held) } else { Ok(()) }
+    }
+}

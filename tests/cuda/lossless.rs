@@ -1,0 +1,91 @@
+//! Speculation, company and chunking never change a token.
+
+use kd_engine::{Request, SamplingParams, Speculation};
+use kd_tests::drive::{Answer, Arrival, run};
+
+use crate::{OPTIONS, engine, prompts, request};
+
+const TEMPERATURES: [f64; 2] = [0.0, 1.0];
+
+fn arrivals(requests: &[Request]) -> Vec<Arrival> {
+    requests.iter().cloned().map(Arrival::from).collect()
+}
+
+fn with(speculation: Speculation, requests: &[Request]) -> Vec<Arrival> {
+    let with = |request: &Request| Request { speculation, ..request.clone() };
+    requests.iter().map(with).map(Arrival::from).collect()
+}
+
+fn assert_equal(answers: &[Answer], plain: &[Answer], what: &str) {
+    assert_eq!(answers.len(), plain.len());
+    for (i, (answer, plain)) in answers.iter().zip(plain).enumerate() {
+        answer.assert_equals(plain, &format!("{what}, prompt {i}"));
+    }
+}
+
+#[test]
+fn every_budget_gives_the_tokens_of_plain_decoding() {
+    let test = "every_budget_gives_the_tokens_of_plain_decoding";
+    let Some(mut engine) = engine(test, 64, OPTIONS) else { return };
+    for temperature in TEMPERATURES {
+        let requests: Vec<Request> =
+            prompts(64).into_iter().map(|p| request(p, temperature, Speculation::Plain)).collect();
+        let plain = run(&mut engine, &arrivals(&requests));
+        assert!(plain.iter().all(|answer| answer.end == Some(Ok(kd_engine::FinishReason::Length))));
+        let ways = [1, 2, 7, 8, 16, 33, 64].map(|nodes| Speculation::Tree { nodes });
+        for way in ways.into_iter().chain([Speculation::Chain, Speculation::Auto]) {
+            let answers = run(&mut engine, &with(way, &requests));
+            assert_equal(&answers, &plain, &format!("{way:?} at temperature {temperature}"));
+            let accepted: f64 = answers.iter().map(Answer::accepted).sum();
+            if let Speculation::Tree { nodes: 16.. } = way {
+                assert!(
+                    accepted > 64.0,
+                    "{way:?} accepts {accepted} in 64 streams: the drafter is no drafter"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn one_stream_gives_the_tokens_of_sixteen() {
+    let test = "one_stream_gives_the_tokens_of_sixteen";
+    let Some(mut engine) = engine(test, 16, OPTIONS) else { return };
+    for temperature in TEMPERATURES {
+        let way = Speculation::Tree { nodes: 16 };
+        let requests: Vec<Request> = prompts(16).into_iter().map(|p| request(p, temperature, way)).collect();
+        let together = run(&mut engine, &arrivals(&requests));
+        let alone: Vec<Answer> = requests
+            .iter()
+            .flat_map(|request| run(&mut engine, &with(Speculation::Plain, std::slice::from_ref(request))))
+            .collect();
+        assert_equal(&together, &alone, "sixteen streams");
+    }
+}
+
+/// What the device cannot draw goes through the host's sampler, beside streams whose tokens it does draw.
+#[test]
+fn parameters_of_the_host_do_not_mind_the_tree() {
+    let test = "parameters_of_the_host_do_not_mind_the_tree";
+    let Some(mut engine) = engine(test, 32, OPTIONS) else { return };
+    let params = [
+        SamplingParams { temperature: 0.9, top_p: 0.8, seed: 3, ..SamplingParams::default() },
+        SamplingParams { repetition_penalty: 1.2, ..SamplingParams::default() },
+        SamplingParams { temperature: 1.0, top_k: 20, min_p: 0.02, seed: 5, ..SamplingParams::default() },
+        SamplingParams { temperature: 1.0, seed: 9, ..SamplingParams::default() },
+        SamplingParams { logprobs: Some(3), ..SamplingParams::default() },
+    ];
+    let requests: Vec<Request> = prompts(10)
+        .into_iter()
+        .enumerate()
+        .map(|(i, prompt)| Request {
+            params: params[i % params.len()].clone(),
+            ..request(prompt, 0.0, Speculation::Plain)
+        })
+        .collect();
+    let plain = run(&mut engine, &arrivals(&requests));
+    for nodes in [8, 32] {
+        let answers = run(&mut engine, &with(Speculation::Tree { nodes }, &requests));
+        assert_equal(&answers, &plain, &format!("{nodes} nodes"));
+    }
+}
