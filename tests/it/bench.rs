@@ -1,6 +1,6 @@
 //! `kd plan`, `kd bench` and calibrations: what they print and write, and what they refuse.
 
-use kd_tests::binary::run;
+use kd_tests::binary::{run, run_in};
 use serde_json::Value;
 
 fn read(path: &std::path::Path) -> Value {
@@ -144,4 +144,71 @@ fn measurements_that_cannot_be_are_refused() {
     let ran = run(["plan", "--contexts", "2000"]);
     assert_eq!(ran.code, 1, "{}", ran.stderr);
     assert!(ran.stderr.contains("2048"), "{}", ran.stderr);
+}
+
+/// What a GPU is needed for says so in one line; where there is one, it has no bundle in this folder.
+#[test]
+fn a_measurement_of_a_gpu_names_what_is_missing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for args in [
+        &["bench", "moe", "--device", "cuda"][..],
+        &["bench", "dense", "--device", "cuda"],
+        &["bench", "attn", "--profile", "k26-tp1"],
+        &["bench", "step", "--layers", "4"],
+        &["bench", "attn", "--device", "cuda", "--streams", "1", "--nodes", "1", "--context", "0"],
+    ] {
+        let ran = run_in(&[("KD_KERNELS", text(folder.path()))], args, b"");
+        assert_eq!((ran.code, ran.stderr.lines().count()), (1, 1), "{args:?}: {}", ran.stderr);
+        let known = ["no CUDA driver", "no CUDA device", "the CUDA driver supports", "no kernel bundle"];
+        assert!(known.iter().any(|what| ran.stderr.contains(what)), "{args:?}: {}", ran.stderr);
+    }
+}
+
+#[test]
+fn a_measurement_without_a_gpu_takes_the_cpu_and_says_why() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("dense.json");
+    let variables = [("KD_KERNELS", text(folder.path())), ("KD_SECONDS", "0")];
+    let args = ["bench", "dense", "--m", "1", "--threads", "1", "--out", text(&out)];
+    let ran = run_in(&variables, args, b"");
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    assert!(ran.stderr.starts_with("kd: measures the CPU: no "), "{}", ran.stderr);
+    assert_eq!(read(&out)["machine"]["device"], "cpu");
+}
+
+/// One grammar: what is not a number of rows, a tree, a profile, a file is refused before anything runs, wherever that is.
+#[test]
+fn flags_of_operations_that_cannot_be_are_refused_by_name() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let peers = folder.path().join("peers.json");
+    std::fs::write(&peers, r#"{"other": {"one": 73.9}}"#).expect("written");
+    for (code, args, contains) in [
+        (2, &["moe", "--m", "0"][..], "1 to 4096"),
+        (2, &["moe", "--rows", "1,4097"], "1 to 4096"),
+        (2, &["moe", "--routing", "random"], "correlated"),
+        (2, &["moe", "--experts", "0"], "--experts"),
+        (2, &["moe", "--device", "cpu", "--experts", "48"], "--experts is for a GPU"),
+        (2, &["moe", "--device", "cpu", "--routing", "skewed"], "--routing is for a GPU"),
+        (2, &["dense", "--device", "cpu", "--profile", "k26-tp8"], "--profile is for a GPU"),
+        (2, &["dense", "--seconds", "nan"], "--seconds"),
+        (2, &["dense", "--device", "gpu"], "cuda"),
+        (2, &["dense", "--out", "a.svg"], "FILE.json"),
+        (2, &["attn", "--device", "cpu"], "--device cuda"),
+        (2, &["attn", "--nodes", "130"], "1 to 129"),
+        (2, &["attn", "--streams", "0"], "1 to 1024"),
+        (2, &["attn", "--context", "262145"], "0 to 262144"),
+        (2, &["attn", "--threads", "2"], "--threads"),
+        (2, &["step", "--device", "cpu"], "--device cuda"),
+        (2, &["step", "--layers", "0"], "1 to 256"),
+        (2, &["step", "--correlation", "1.5"], "0 to 1"),
+        (2, &["step", "--profile", "golden-realdims-tp1"], "a profile with a drafter"),
+        (2, &["step", "--profile", "k27"], "--profile k27"),
+        (1, &["moe", "--peer-json", "/no/such/peers.json"], "/no/such/peers.json"),
+        (1, &["moe", "--peer-json", text(&peers)], "peers.json is not"),
+    ] {
+        let ran = run([&["bench"], args].concat());
+        assert_eq!(ran.code, code, "{args:?}: {}", ran.stderr);
+        assert!(ran.stderr.contains(contains), "{args:?}: {}", ran.stderr);
+        assert!(!ran.stderr.contains("panicked") && ran.stdout.is_empty(), "{args:?}: {}", ran.stderr);
+    }
 }

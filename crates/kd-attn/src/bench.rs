@@ -1,9 +1,9 @@
 //! Timing tree-verify attention against what the device allows: what `kd bench attn` prints and records.
 
 use half::bf16;
-use kd_kernels::families::{mma_rate, read_rate};
-use kd_kernels::selftest::{Random, driver, units};
-use kd_kernels::{Choice, CudaSlice, Device, KernelError, Kernels, TensorMut, TensorRef};
+use kd_kernels::bench::{Rates, median};
+use kd_kernels::selftest::{Random, units};
+use kd_kernels::{Device, KernelError, Kernels};
 
 use crate::selftest::tree_mla::case::{Branch, Case, Widths};
 use crate::selftest::tree_mla::launch::{Attention, Pass, Room};
@@ -23,15 +23,6 @@ pub struct Cell {
     pub nodes: usize,
     /// Committed tokens of each stream.
     pub context: usize,
-}
-
-/// Rates of this device, measured.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Floors {
-    /// Bytes a second read from memory.
-    pub read: f64,
-    /// Operations a second of `mma.sync` on registers, bf16 with f32 sums; a multiply-add is two.
-    pub mma: f64,
 }
 
 /// One cell, measured.
@@ -54,63 +45,13 @@ pub struct Measured {
 impl Measured {
     /// The median time in microseconds.
     pub fn micros(&self) -> f64 {
-        let mut sorted = self.samples.clone();
-        sorted.sort_by(f64::total_cmp);
-        sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+        median(&self.samples)
     }
 
-    /// Least microseconds that `floors` allow, and which of them sets it.
-    pub fn floor(&self, floors: &Floors) -> (f64, &'static str) {
-        let (read, mma) = (self.bytes / floors.read * 1e6, self.operations / floors.mma * 1e6);
-        if read > mma { (read, "bytes") } else { (mma, "mma") }
+    /// Least microseconds that `rates` allow, and which of them sets it.
+    pub fn floor_micros(&self, rates: &Rates) -> (f64, &'static str) {
+        rates.floor_micros(self.bytes, self.operations)
     }
-}
-
-/// Measures the device's rates.
-///
-/// # Errors
-/// A bundle without the kernels, no memory, a failed launch.
-pub fn floors(device: &Device, kernels: &Kernels) -> Result<Floors, KernelError> {
-    struct Read(read_rate::ReadRate, CudaSlice<bf16>, CudaSlice<u32>, usize);
-    struct Mma(mma_rate::MmaRate, CudaSlice<bf16>, CudaSlice<f32>, usize);
-    const STEPS: i32 = 4096;
-    let stream = device.stream()?;
-    let width = |family: &str| {
-        let missing = || KernelError::NoDimension { unit: family.to_owned(), name: "H".to_owned() };
-        units(kernels, family).next().ok_or_else(missing)?.dim("H")
-    };
-    let zeros = |count| stream.cuda().alloc_zeros::<bf16>(count).map_err(driver);
-    let (h, width) = width("read_rate").and_then(|read| width("mma_rate").map(|_| read))?;
-    let rows = COLD / width;
-    let kernel = read_rate::ReadRate::load(kernels, read_rate::Dims { h })?;
-    let out = stream.cuda().alloc_zeros(rows).map_err(driver)?;
-    let read = stream.capture(Read(kernel, zeros(rows * width)?, out, width), |stream, read| {
-        let Read(kernel, x, y, width) = read;
-        let args = read_rate::Args {
-            x: TensorRef::new(stream, x.as_view(), [y.len(), *width])?,
-            y: TensorMut::new(stream, y.as_view_mut(), [x.len() / *width])?,
-        };
-        kernel.launch(stream, Choice::Auto, args).map(drop)
-    })?;
-    let blocks = 2 * device.sms() as usize;
-    let kernel = mma_rate::MmaRate::load(kernels, mma_rate::Dims { h })?;
-    let out = stream.cuda().alloc_zeros(blocks).map_err(driver)?;
-    let mma = stream.capture(Mma(kernel, zeros(blocks * width)?, out, width), |stream, mma| {
-        let Mma(kernel, x, y, width) = mma;
-        let args = mma_rate::Args {
-            x: TensorRef::new(stream, x.as_view(), [y.len(), *width])?,
-            steps: STEPS,
-            y: TensorMut::new(stream, y.as_view_mut(), [x.len() / *width])?,
-        };
-        kernel.launch(stream, Choice::Auto, args).map(drop)
-    })?;
-    // Eight warps a block, eight products of 16 × 8 × 16 a step.
-    let operations = blocks as f64 * 8.0 * f64::from(STEPS) * 8.0 * 4096.0;
-    let best = |times: [f64; 3]| times.into_iter().fold(f64::INFINITY, f64::min) * 1e-6;
-    Ok(Floors {
-        read: (rows * width * size_of::<bf16>()) as f64 / best([read.time(3)?, read.time(3)?, read.time(3)?]),
-        mma: operations / best([mma.time(3)?, mma.time(3)?, mma.time(3)?]),
-    })
 }
 
 /// Measures one cell on the attention of `kernels`' profile; `cold`: the context comes from memory. `variant`: that one, else

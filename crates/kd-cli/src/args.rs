@@ -10,7 +10,10 @@ use clap::builder::BoolishValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use kd_engine::MAX_NODES;
 
-pub(crate) use bench::{Bench, BenchGenerateArgs, BenchOperationArgs, BenchPromptArgs, Mode, PlanArgs};
+pub(crate) use bench::{
+    Bench, BenchAttnArgs, BenchDenseArgs, BenchGenerateArgs, BenchMoeArgs, BenchOperationArgs,
+    BenchPromptArgs, BenchStepArgs, Mode, OperationArgs, PlanArgs,
+};
 
 pub(crate) use golden::{Golden, GoldenArgs, GoldenText};
 
@@ -385,9 +388,20 @@ pub(crate) struct DoctorArgs {
     /// Model folder whose disk is measured [default: the demo pair].
     #[arg(long, env = "KD_MODEL", value_name = "DIR")]
     pub(crate) model: Option<PathBuf>,
-    /// Run every kernel image for this GPU against its CPU operation (KD_KERNELS names the bundles' folder).
-    #[arg(long)]
-    pub(crate) kernels: bool,
+    /// Run every kernel image for this GPU against its CPU operation, or those of the named checks (KD_KERNELS names the
+    /// bundles' folder).
+    #[arg(
+        long,
+        value_name = "CHECK,…",
+        value_delimiter = ',',
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "all"
+    )]
+    pub(crate) kernels: Option<Vec<String>>,
+    /// Rows of the launches that --kernels checks: by default one, a tile that is not full, and several tiles.
+    #[arg(long, value_name = "M,…", value_delimiter = ',', default_value = "1,7,33", requires = "kernels")]
+    pub(crate) rows: Vec<NonZeroUsize>,
     /// Print one JSON object.
     #[arg(long, env = "KD_JSON", value_parser = BoolishValueParser::new())]
     pub(crate) json: bool,

@@ -32,6 +32,8 @@ pub struct Stream {
     cuda: Arc<CudaStream>,
     sms: u32,
     frozen: Arc<AtomicBool>,
+    /// Families whose launches are made; all if there is no such choice.
+    admitted: Option<fn(&str) -> bool>,
 }
 
 /// The CUDA version that the driver supports, as 1000 × major + 10 × minor.
@@ -89,7 +91,7 @@ impl Device {
     /// A driver that cannot make one.
     pub fn stream(&self) -> Result<Stream, KernelError> {
         let cuda = self.context.new_stream().map_err(|error| KernelError::driver("cuStreamCreate", error))?;
-        Ok(Stream { cuda, sms: self.sms, frozen: self.frozen.clone() })
+        Ok(Stream { cuda, sms: self.sms, frozen: self.frozen.clone(), admitted: None })
     }
 
     /// Ends the warm-up: from here on loading a kernel, making a [`crate::Buffer`] and capturing a graph on any stream of this
@@ -130,6 +132,22 @@ impl Stream {
         &self.cuda
     }
 
+    /// The same stream, on which launches of other families than `admits` are left out as if there were nothing to do: a
+    /// part of a pass, to be timed alone. What such a part computes means nothing.
+    pub fn admitting(&self, admits: fn(&str) -> bool) -> Self {
+        Self { admitted: Some(admits), ..self.clone() }
+    }
+
+    /// The same stream, admitting what `other` admits.
+    pub(crate) fn admitting_as(&self, other: &Self) -> Self {
+        Self { admitted: other.admitted, ..self.clone() }
+    }
+
+    /// Whether launches of `family` are made.
+    pub(crate) fn admits(&self, family: &str) -> bool {
+        self.admitted.is_none_or(|admits| admits(family))
+    }
+
     /// Waits for all work on the stream.
     ///
     /// # Errors
@@ -140,7 +158,7 @@ impl Stream {
 
     /// Another stream of the same device.
     pub(crate) fn beside(&self) -> Result<Self, cudarc::driver::DriverError> {
-        Ok(Self { cuda: self.cuda.context().new_stream()?, sms: self.sms, frozen: self.frozen.clone() })
+        Ok(Self { cuda: self.cuda.context().new_stream()?, ..self.clone() })
     }
 
     pub(crate) fn sms(&self) -> u32 {

@@ -26,13 +26,13 @@ impl Fork {
         Ok(Self { side, begun: event().map_err(failed)?, ended: event().map_err(failed)? })
     }
 
-    /// The side stream, whose launches from here on come after everything that is on `main` now. [`Fork::end`] must follow on
-    /// the same stream, before a capture of it ends.
+    /// The side stream, whose launches from here on come after everything that is on `main` now; it admits what `main` admits.
+    /// [`Fork::end`] must follow on the same stream, before a capture of it ends.
     ///
     /// # Errors
     /// A stream of another device.
-    pub fn begin(&self, main: &Stream) -> Result<&Stream, KernelError> {
-        after(main, &self.begun, &self.side).map(|()| &self.side)
+    pub fn begin(&self, main: &Stream) -> Result<Stream, KernelError> {
+        after(main, &self.begun, &self.side).map(|()| self.side.admitting_as(main))
     }
 
     /// What is launched on `main` from here on comes after everything that is on the side stream now.

@@ -4,7 +4,7 @@
 //! replays the host reaches that memory only by copies in stream order ([`Buffer`]).
 
 use bytemuck::Pod;
-use cudarc::driver::sys::{CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptureMode};
+use cudarc::driver::sys::{CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptureMode, cuGraphGetNodes};
 use cudarc::driver::{CudaGraph, CudaSlice, CudaView, CudaViewMut, DevicePtr, DeviceRepr, result};
 
 use crate::{KernelError, Stream, TensorMut, TensorRef};
@@ -82,6 +82,18 @@ impl<R> Graph<R> {
         (0..replays).try_for_each(|_| self.launch())?;
         let milliseconds = begin.elapsed_ms(&event()?).map_err(failed)?;
         Ok(f64::from(milliseconds) * 1e3)
+    }
+
+    /// How many launches and copies it has.
+    ///
+    /// # Errors
+    /// A driver that does not say.
+    pub fn nodes(&self) -> Result<usize, KernelError> {
+        let mut count = 0;
+        // SAFETY: the graph lives as long as `self`; without room for handles the call only writes their number.
+        let status = unsafe { cuGraphGetNodes(self.graph.cu_graph(), std::ptr::null_mut(), &mut count) };
+        status.result().map_err(|error| KernelError::driver("counting the nodes of a graph", error))?;
+        Ok(count)
     }
 
     /// What the launches use. Memory in it must not be freed or replaced while the graph exists.

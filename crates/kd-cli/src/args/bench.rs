@@ -6,24 +6,44 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
 
-use super::{CommonArgs, Device};
+use super::CommonArgs;
+
+mod operation;
+
+pub(crate) use operation::{
+    BenchAttnArgs, BenchDenseArgs, BenchMoeArgs, BenchOperationArgs, BenchStepArgs, OperationArgs,
+};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Bench {
     /// Text generation: plain decoding, chains, trees of fixed budgets and the automatic budget against each other.
     Generate(Box<BenchGenerateArgs>),
-    /// One dense product of Kimi K2.6's sizes against the machine's floor.
-    Dense(BenchOperationArgs),
-    /// Eight INT4 experts of Kimi K2.6's size against the machine's floor.
-    Moe(BenchOperationArgs),
+    /// Dense products of Kimi K2.6's sizes.
+    Dense(BenchDenseArgs),
+    /// Routed INT4 experts: on a GPU one layer of a profile from grouping to combine, on the CPU eight experts of Kimi K2.6.
+    Moe(BenchMoeArgs),
+    /// Tree-verify attention of a profile, on a GPU.
+    Attn(BenchAttnArgs),
+    /// Rounds of one rank at full shape with random weights, on a GPU: verify pass, commit and draft, whole and by phase.
+    Step(BenchStepArgs),
 }
 
 /// Where results go.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct OutArgs {
-    /// Write the result file: command, commit, machine, date, floors and every sample.
-    #[arg(long, env = "KD_OUT", value_name = "FILE.json")]
+    /// Write the result file: command, commit, machine, date, floors and every sample. Of a GPU's measurement a picture is
+    /// written beside it, as FILE.svg.
+    #[arg(long, env = "KD_OUT", value_name = "FILE.json", value_parser = result_file)]
     pub(crate) out: Option<PathBuf>,
+}
+
+/// A name whose picture beside it is another file.
+fn result_file(name: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(name);
+    match path.extension().is_some_and(|extension| extension == "svg") {
+        true => Err("a result file is JSON, its picture is written beside it; name it FILE.json".to_owned()),
+        false => Ok(path),
+    }
 }
 
 #[derive(Debug, Args)]
@@ -122,24 +142,6 @@ fn mode(text: &str) -> Result<Mode, String> {
             super::Budget::Nodes(nodes) => Ok(Mode::Nodes(nodes)),
         },
     }
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct BenchOperationArgs {
-    /// Where to run: on the CPU so far.
-    #[arg(long, env = "KD_DEVICE", value_name = "auto|cpu", value_parser = super::device, default_value = "auto")]
-    pub(crate) device: Device,
-    /// Worker threads [default: one for each CPU].
-    #[arg(long, env = "KD_THREADS", value_name = "N")]
-    pub(crate) threads: Option<NonZeroUsize>,
-    /// Numbers of rows.
-    #[arg(long, env = "KD_ROWS", value_name = "M,…", value_delimiter = ',', default_value = "1,8,33,128")]
-    pub(crate) rows: Vec<NonZeroUsize>,
-    /// Seconds spent on each operation and number of rows.
-    #[arg(long, env = "KD_SECONDS", value_name = "S", default_value_t = 2.0)]
-    pub(crate) seconds: f64,
-    #[command(flatten)]
-    pub(crate) out: OutArgs,
 }
 
 #[derive(Debug, Args)]

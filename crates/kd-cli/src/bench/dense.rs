@@ -10,7 +10,7 @@ use super::operation::{Operation, measure};
 use super::record::Record;
 use super::work::Work;
 use crate::args::{BenchOperationArgs, RankArgs};
-use crate::{models, place};
+use crate::models;
 
 /// Name, inputs, outputs: query and key/value down, query up, attention output, shared expert's down.
 const SHAPES: [(&str, usize, usize); 4] = [
@@ -23,7 +23,6 @@ const SHAPES: [(&str, usize, usize); 4] = [
 const WORKING_SET: usize = 256 << 20;
 
 pub(super) fn run(args: &BenchOperationArgs) -> anyhow::Result<()> {
-    place::cpu_only("kd bench dense", args.device)?;
     let pool = models::pool(args.threads, RankArgs::ONE)?;
     let record =
         Record::new("dense products with bf16 weights at Kimi K2.6's sizes, weights from memory", &pool);

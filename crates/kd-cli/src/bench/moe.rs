@@ -11,7 +11,7 @@ use super::operation::{Operation, measure};
 use super::record::Record;
 use super::work::Work;
 use crate::args::{BenchOperationArgs, RankArgs};
-use crate::{models, place};
+use crate::models;
 
 const EXPERTS: usize = 8;
 const HIDDEN: usize = 7168;
@@ -22,7 +22,6 @@ const LAYERS: usize = 3;
 const INT4: f64 = 9.0 / 16.0;
 
 pub(super) fn run(args: &BenchOperationArgs) -> anyhow::Result<()> {
-    place::cpu_only("kd bench moe", args.device)?;
     let pool = models::pool(args.threads, RankArgs::ONE)?;
     let record = Record::new(
         "grouped INT4 products of eight experts of Kimi K2.6's size, each with so many rows, weights from memory",

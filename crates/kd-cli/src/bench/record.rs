@@ -16,14 +16,19 @@ use crate::input;
 pub(crate) struct Record(Map<String, Value>);
 
 impl Record {
-    /// A record of `what`, with this process's command, commit, date and machine.
+    /// A record of `what` on the CPU, with this process's command, commit, date and machine.
     pub(crate) fn new(what: &str, pool: &Pool) -> Self {
+        Self::on(what, machine(pool))
+    }
+
+    /// A record of `what` on `machine`.
+    pub(crate) fn on(what: &str, machine: Value) -> Self {
         let mut record = Self(Map::new());
         record.set("what", what);
         record.set("command", command());
         record.set("commit", commit());
         record.set("date", date(SystemTime::now()));
-        record.set("machine", machine(pool));
+        record.set("machine", machine);
         record
     }
 
@@ -54,14 +59,17 @@ fn command() -> String {
     std::iter::once("kd".to_owned()).chain(std::env::args().skip(1)).collect::<Vec<_>>().join(" ")
 }
 
-/// The commit of the repository around the executable, marked when files differ from it; null outside of one.
+/// The commit of the repository around the executable, marked when files differ from it; outside of one what `KD_COMMIT`
+/// says, so that a copied executable is known as well, else null.
 fn commit() -> Value {
     let git = |args: &[&str]| -> Option<String> {
         let folder = std::env::current_exe().ok()?.parent()?.to_owned();
         let output = Command::new("git").args(args).current_dir(folder).output().ok()?;
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };
-    let Some(commit) = git(&["rev-parse", "--short", "HEAD"]) else { return Value::Null };
+    let Some(commit) = git(&["rev-parse", "--short", "HEAD"]) else {
+        return std::env::var("KD_COMMIT").map_or(Value::Null, Value::String);
+    };
     let changed =
         git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|files| !files.is_empty());
     Value::String(if changed { format!("{commit} with changes") } else { commit })

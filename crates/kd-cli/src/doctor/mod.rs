@@ -84,8 +84,8 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     report.extend(gpu::driver_and_gpus())?;
     report.add(gpu::libraries())?;
     report.extend(kernels::bundles())?;
-    if args.kernels {
-        run_kernels::check_all(&mut report)?;
+    if let Some(names) = &args.kernels {
+        run_kernels::check_all(names, &args.rows, &mut report)?;
     }
     let findings = report.findings;
     if args.json {

@@ -1,16 +1,21 @@
 //! Every image of the bundles for this GPU, against its CPU operation.
 
+use std::num::NonZeroUsize;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use kd_kernels::selftest::{Check, Failure, Outcome};
 use kd_kernels::{Bundle, Device, Kernels, Search};
 
 use super::{Finding, Report};
+use crate::UsageError;
 
-/// Rows of the launches: one, a tile that is not full, and several tiles.
-const ROWS: [usize; 3] = [1, 7, 33];
+/// The name of all checks together.
+const ALL: &str = "all";
 
-pub(super) fn check_all(report: &mut Report) -> anyhow::Result<()> {
+/// Runs the checks of these names, each with launches of so many rows.
+pub(super) fn check_all(names: &[String], rows: &[NonZeroUsize], report: &mut Report) -> anyhow::Result<()> {
+    let chosen = chosen(names)?;
+    let rows: Vec<usize> = rows.iter().map(|rows| rows.get()).collect();
     let device = match Device::open(0) {
         Ok(device) => device,
         Err(error) => {
@@ -38,8 +43,8 @@ pub(super) fn check_all(report: &mut Report) -> anyhow::Result<()> {
                 continue;
             }
         };
-        for (name, check) in checks() {
-            report.add(verdict(&profile, name, check(&device, &kernels, &ROWS, seed), seed))?;
+        for (name, check) in &chosen {
+            report.add(verdict(&profile, name, check(&device, &kernels, &rows, seed), &rows, seed))?;
         }
     }
     Ok(())
@@ -51,11 +56,34 @@ fn checks() -> impl Iterator<Item = (&'static str, Check)> {
     owned.into_iter().flatten().copied()
 }
 
-fn verdict(profile: &str, name: &str, result: Result<Vec<Outcome>, Failure>, seed: u64) -> Finding {
+/// The checks that `names` name.
+fn chosen(names: &[String]) -> Result<Vec<(&'static str, Check)>, UsageError> {
+    let known = || checks().map(|(name, _)| name);
+    match names.iter().find(|name| *name != ALL && !known().any(|known| known == name.as_str())) {
+        Some(name) => {
+            let known: Vec<&str> = known().collect();
+            Err(UsageError(format!(
+                "--kernels={name}: there is no such check, but {ALL}, {}",
+                known.join(", ")
+            )))
+        }
+        None => Ok(checks()
+            .filter(|(name, _)| names.iter().any(|wanted| wanted == ALL || wanted == name))
+            .collect()),
+    }
+}
+
+fn verdict(
+    profile: &str,
+    name: &str,
+    result: Result<Vec<Outcome>, Failure>,
+    rows: &[usize],
+    seed: u64,
+) -> Finding {
     let outcomes = match result {
         Ok(outcomes) => outcomes,
         Err(failure) => {
-            let text = format!("{profile} {name}: {failure} (rows {ROWS:?}, seed {seed})");
+            let text = format!("{profile} {name}: {failure} (rows {rows:?}, seed {seed})");
             return Finding::bad("selftest", text);
         }
     };
@@ -82,16 +110,26 @@ mod tests {
 
     #[test]
     fn a_wrong_kernel_is_bad_and_an_absent_one_a_note() {
-        let right = verdict("demo-tp1", "norms", Ok(vec![outcome(0.25), outcome(0.5)]), 7);
+        let right = verdict("demo-tp1", "norms", Ok(vec![outcome(0.25), outcome(0.5)]), &[7], 7);
         assert_eq!(right.verdict, Verdict::Ok);
         assert_eq!(right.text, "demo-tp1 norms: 2 launches right, largest error 50 % of its bound");
         let what = "row 3 differs".to_owned();
         let wrong = Failure::Wrong { unit: "rms_norm__H256__v2".to_owned(), rows: 7, what };
-        let wrong = verdict("demo-tp1", "norms", Err(wrong), 7);
+        let wrong = verdict("demo-tp1", "norms", Err(wrong), &[7], 7);
         assert_eq!(wrong.verdict, Verdict::Bad);
         assert!(wrong.text.contains("rms_norm__H256__v2 with 7 rows: row 3 differs"), "{}", wrong.text);
         assert!(wrong.text.contains("seed 7"), "{}", wrong.text);
-        assert_eq!(verdict("demo-tp1", "norms", Ok(Vec::new()), 7).verdict, Verdict::Note);
+        assert_eq!(verdict("demo-tp1", "norms", Ok(Vec::new()), &[7], 7).verdict, Verdict::Note);
+    }
+
+    #[test]
+    fn checks_are_chosen_by_name_and_an_unknown_one_is_refused() {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let found = chosen(&names(&["router", "dense"])).expect("two checks");
+        assert_eq!(found.iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["dense", "router"]);
+        assert_eq!(chosen(&names(&["all"])).expect("all").len(), checks().count());
+        let message = chosen(&names(&["rooter"])).map(|found| found.len()).expect_err("unknown").to_string();
+        assert!(message.contains("--kernels=rooter") && message.contains("tree_mla"), "{message}");
     }
 
     #[test]

@@ -4,13 +4,15 @@ use cudarc::driver::CudaSlice;
 use half::bf16;
 
 use super::cublas::Cublas;
-use super::{Rates, time};
+use super::{Rates, median, samples};
 use crate::families::dense;
 use crate::selftest::{Random, upload};
 use crate::{Choice, Device, KernelError, Kernels, Stream, TensorMut, TensorRef};
 
 /// Weights of this many bytes in all are read in turn, so that none is left in L2 when its turn comes again.
 const WORKING_SET: usize = 256 << 20;
+/// Replays of each graph, after one to warm up.
+const REPLAYS: usize = 5;
 /// Launches of a graph: enough to take this long by the floor, and within these limits.
 const MICROS: f64 = 4_000.0;
 const LAUNCHES: (usize, usize) = (8, 100);
@@ -44,18 +46,32 @@ pub struct DenseLine {
     pub rows: usize,
     /// The variant that was launched.
     pub variant: &'static str,
-    /// Microseconds of a launch.
-    pub micros: f64,
-    /// Microseconds of the same product by cuBLASLt, where the library is.
-    pub cublas_micros: Option<f64>,
+    /// Microseconds of a launch, a value for each replay of a graph of many.
+    pub samples: Vec<f64>,
+    /// The same of the same product by cuBLASLt, where the library is.
+    pub cublas: Option<Vec<f64>>,
 }
 
 impl DenseLine {
-    /// The least time that the product can take, in microseconds.
-    pub fn floor_micros(&self, rates: &Rates) -> f64 {
+    /// Median microseconds of a launch.
+    pub fn micros(&self) -> f64 {
+        median(&self.samples)
+    }
+
+    /// Bytes that the product must move: weights, rows and results once.
+    pub fn bytes(&self) -> f64 {
         let (m, n, k) = (self.rows as f64, self.shape.n as f64, self.shape.k as f64);
-        let bytes = 2.0 * (n * k + m * (n + k));
-        (bytes / rates.bytes).max(2.0 * m * n * k / rates.operations) * 1e6
+        2.0 * (n * k + m * (n + k))
+    }
+
+    /// Operations of the product.
+    pub fn operations(&self) -> f64 {
+        2.0 * self.rows as f64 * self.shape.n as f64 * self.shape.k as f64
+    }
+
+    /// The least time that the product can take, in microseconds, and what sets it.
+    pub fn floor_micros(&self, rates: &Rates) -> (f64, &'static str) {
+        rates.floor_micros(self.bytes(), self.operations())
     }
 }
 
@@ -119,15 +135,26 @@ impl Operands {
 
     fn measure(&mut self, stream: &Stream, rates: &Rates) -> Result<DenseLine, KernelError> {
         let (shape, rows) = (self.shape, self.rows);
-        let mut line = DenseLine { shape, rows, variant: "", micros: 0.0, cublas_micros: None };
-        let wanted = (MICROS / line.floor_micros(rates)).max(self.weights.len() as f64);
+        let mut line = DenseLine { shape, rows, variant: "", samples: Vec::new(), cublas: None };
+        let wanted = (MICROS / line.floor_micros(rates).0).max(self.weights.len() as f64);
         self.launches = (wanted as usize).clamp(LAUNCHES.0, LAUNCHES.1);
-        line.micros = time(stream, self.launches, &mut *self, |stream, own| own.ours(stream))?;
+        line.samples = self.time(stream, |stream, own| own.ours(stream))?;
         line.variant = self.variant;
         if self.cublas.is_some() {
-            line.cublas_micros = Some(time(stream, self.launches, self, |_, own| own.theirs())?);
+            line.cublas = Some(self.time(stream, |_, own| own.theirs())?);
         }
         Ok(line)
+    }
+
+    /// Microseconds of one of the launches that `record` makes.
+    fn time(
+        &mut self,
+        stream: &Stream,
+        record: fn(&Stream, &mut &mut Self) -> Result<(), KernelError>,
+    ) -> Result<Vec<f64>, KernelError> {
+        let launches = self.launches as f64;
+        let times = samples(&stream.capture(self, record)?, REPLAYS)?;
+        Ok(times.into_iter().map(|time| time / launches).collect())
     }
 
     fn ours(&mut self, stream: &Stream) -> Result<(), KernelError> {
@@ -161,15 +188,16 @@ mod tests {
 
     #[test]
     fn the_floor_is_bytes_for_few_rows_and_operations_for_many() {
-        let rates = Rates { bytes: 4.6e12, operations: 644e12 };
+        let rates = Rates { bytes: 4.6e12, operations: 644e12, launch: 1.0 };
         let line = |rows| DenseLine {
             shape: shape(7168, 2112),
             rows,
             variant: "",
-            micros: 0.0,
-            cublas_micros: None,
+            samples: Vec::new(),
+            cublas: None,
         };
-        assert!((line(1).floor_micros(&rates) - 6.586).abs() < 0.01, "{}", line(1).floor_micros(&rates));
-        assert!((line(528).floor_micros(&rates) - 24.82).abs() < 0.01, "{}", line(528).floor_micros(&rates));
+        let ((few, bytes), (many, mma)) = (line(1).floor_micros(&rates), line(528).floor_micros(&rates));
+        assert!((few - 6.586).abs() < 0.01 && bytes == "bytes", "{few} {bytes}");
+        assert!((many - 24.82).abs() < 0.01 && mma == "mma", "{many} {mma}");
     }
 }

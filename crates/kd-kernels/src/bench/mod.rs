@@ -2,40 +2,27 @@
 
 mod cublas;
 mod dense;
+mod rates;
 mod rows;
 
 pub use dense::{DenseLine, DenseShape, K26_TP1, K26_TP8, dense};
+pub use rates::Rates;
 pub use rows::{RowsLine, rows};
 
-use crate::{KernelError, Stream};
+use crate::{Graph, KernelError};
 
-/// What the device can do at most. Both are measured: reads far past L2, and `mma.sync` on registers alone.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Rates {
-    /// Bytes a second that are read from memory.
-    pub bytes: f64,
-    /// Operations a second; a product and its sum are two.
-    pub operations: f64,
-}
-
-/// Replays of a timing, after one to warm up; the fastest counts.
-const REPLAYS: usize = 3;
-
-/// Microseconds of one of the `launches` launches that `record` makes.
+/// Microseconds of each of `replays` replays, after one to warm up.
 ///
 /// # Errors
-/// A launch that cannot be captured or run.
-fn time<R>(
-    stream: &Stream,
-    launches: usize,
-    resources: R,
-    record: fn(&Stream, &mut R) -> Result<(), KernelError>,
-) -> Result<f64, KernelError> {
-    let graph = stream.capture(resources, record)?;
-    graph.launch()?;
-    let mut best = f64::INFINITY;
-    for _ in 0..REPLAYS {
-        best = best.min(graph.time_one()? / launches as f64);
-    }
-    Ok(best)
+/// A launch that fails.
+fn samples<R>(graph: &Graph<R>, replays: usize) -> Result<Vec<f64>, KernelError> {
+    graph.time_one()?;
+    (0..replays).map(|_| graph.time_one()).collect()
+}
+
+/// The middle one, the later of two; NaN if there are none.
+pub fn median(samples: &[f64]) -> f64 {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }

@@ -111,7 +111,7 @@ impl LoadedUnit {
         self.row.constants.get(name).or_else(|| self.row.dims.get(name)).copied()
     }
 
-    /// Launches the unit; returns at once.
+    /// Launches the unit, unless the stream does not admit its family; returns at once.
     ///
     /// # Safety
     /// `params` must match the entry's parameters in number, order and type, and the memory that the kernel reads and
@@ -122,7 +122,7 @@ impl LoadedUnit {
         geometry: &Geometry,
         params: &Params,
     ) -> Result<(), KernelError> {
-        if geometry.is_empty() {
+        if geometry.is_empty() || !stream.admits(&self.row.family) {
             return Ok(());
         }
         let failed = |error| KernelError::driver(format!("launching {}", self.row.unit), error);

@@ -24,6 +24,8 @@ pub(crate) struct TreeAttention<'a> {
     pub(crate) mixed: &'a mut CudaSlice<bf16>,
     pub(crate) part_o: &'a mut CudaSlice<f32>,
     pub(crate) part_ml: &'a mut CudaSlice<f32>,
+    /// Work items taken in this pass; zero between passes.
+    pub(crate) queue: &'a mut CudaSlice<i32>,
 }
 
 impl TreeAttention<'_> {
@@ -82,6 +84,7 @@ impl TreeAttention<'_> {
             ancestors: ancestors()?,
             scratch: part(stream, self.scratch, index * limits.rows * width, [rows, width])?,
             scale: a.softmax_scale,
+            queue: head_mut(stream, self.queue, [1])?,
             part_o: head_mut(stream, self.part_o, [partial, a.latent])?,
             part_ml: head_mut(stream, self.part_ml, [partial, 2])?,
         };
@@ -92,6 +95,7 @@ impl TreeAttention<'_> {
             starts: starts()?,
             committed: committed()?,
             ancestors: ancestors()?,
+            queue: head_mut(stream, self.queue, [1])?,
             y: head_mut(stream, self.mixed, [rows, a.heads, a.latent])?,
         };
         kernels.tree_mla_merge.launch(stream, Choice::Auto, args)?;
@@ -108,8 +112,9 @@ pub(crate) fn tree_pass<'a>(
     exchange: &'a dyn kd_kernels::ranks::Exchange,
 ) -> Result<(Pass<'a>, TreeAttention<'a>), CudaError> {
     state.fits(bucket)?;
-    let PassState { inputs, limits, rows, rope, pages, scratch, absorbed, mixed, part_o, part_ml, .. } =
-        state;
+    let PassState {
+        inputs, limits, rows, rope, pages, scratch, absorbed, mixed, part_o, part_ml, queue, ..
+    } = state;
     let count = bucket.rows;
     let pass = Pass {
         stream,
@@ -123,6 +128,7 @@ pub(crate) fn tree_pass<'a>(
         exchange,
     };
     let limits = *limits;
-    let tree = TreeAttention { inputs, limits, bucket, pages, scratch, absorbed, mixed, part_o, part_ml };
+    let tree =
+        TreeAttention { inputs, limits, bucket, pages, scratch, absorbed, mixed, part_o, part_ml, queue };
     Ok((pass, tree))
 }

@@ -110,7 +110,7 @@ impl Pass<'_> {
                 Ok(1)
             }
             DeviceFeedForward::Moe(moe) => {
-                let side = self.rows.fork.begin(self.stream)?.clone();
+                let side = self.rows.fork.begin(self.stream)?;
                 self.mlp(Some(&side), &moe.shared, &self.target.kernels.shared_gate)?;
                 self.route(moe)?;
                 self.experts(moe)?;

@@ -36,6 +36,8 @@ pub struct PassState {
     /// `[partial, latent]` and `[partial, 2]`
     pub(crate) part_o: CudaSlice<f32>,
     pub(crate) part_ml: CudaSlice<f32>,
+    /// Work items that the attention of a layer has taken; its merge makes it zero again.
+    pub(crate) queue: CudaSlice<i32>,
     pub(crate) head: HeadState,
 }
 
@@ -81,6 +83,7 @@ impl PassState {
             mixed: zeros!(stream, rows * a.heads * a.latent)?,
             part_o: zeros!(stream, partial * a.latent)?,
             part_ml: zeros!(stream, partial * 2)?,
+            queue: zeros!(stream, 1)?,
             head: HeadState {
                 x: zeros!(stream, rows * dims.hidden)?,
                 logits: zeros!(stream, rows * dims.vocab)?,

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use half::bf16;
-use kd_kernels::families::{expert_read, mma_rate};
-use kd_kernels::selftest::{Random, upload};
+use kd_kernels::bench::{Rates, median};
+use kd_kernels::families::expert_read;
+use kd_kernels::selftest::{Random, units, upload};
 use kd_kernels::{Choice, CudaSlice, Device, Graph, KernelError, Kernels, Stream, TensorMut, TensorRef};
 use kd_tensor::Int4Matrix;
 
@@ -19,6 +20,23 @@ const DISTINCT: usize = 4;
 const REST: Duration = Duration::from_millis(300);
 /// Replays of each graph before those that count.
 const WARM_UP: usize = 5;
+
+/// The layer whose kernels `kernels` has.
+///
+/// # Errors
+/// A bundle without them.
+pub fn shape(kernels: &Kernels) -> Result<Shape, GpuError> {
+    let size = |family: &str, name: &str| {
+        let missing = || KernelError::NoDimension { unit: family.to_owned(), name: name.to_owned() };
+        units(kernels, family).next().ok_or_else(missing)?.dim(name).map(|(_, size)| size)
+    };
+    Ok(Shape {
+        hidden: size("moe_gate_up", "H")?,
+        width: size("moe_gate_up", "I")?,
+        experts: size("moe_group", "E")?,
+        top_k: size("moe_group", "T")?,
+    })
+}
 
 /// Measures a layer of `shape`, of which `options` may take a slice.
 ///
@@ -36,7 +54,7 @@ pub fn run(device: &Device, kernels: &Kernels, shape: Shape, options: &Options) 
     }
     let bench = Bench::new(device, kernels, Shape { experts: profile_experts, ..shape }, shape, options)?;
     let read_rate = bench.read_rate()?;
-    let matrix_rate = bench.matrix_rate(kernels)?;
+    let matrix_rate = Rates::measure(device, kernels)?.operations;
     let rows = options.rows.iter().map(|rows| bench.row(*rows, options, read_rate, matrix_rate));
     Ok(Report {
         device: device.name().to_owned(),
@@ -51,7 +69,6 @@ pub fn run(device: &Device, kernels: &Kernels, shape: Shape, options: &Options) 
 
 struct Bench {
     stream: Stream,
-    sms: usize,
     kernels: ExpertKernels,
     read: expert_read::ExpertRead,
     experts: DeviceExperts,
@@ -95,7 +112,6 @@ impl Bench {
         let most = options.rows.iter().copied().max().unwrap_or_default();
         let h = i64::try_from(shape.hidden).unwrap_or(i64::MAX);
         Ok(Self {
-            sms: device.sms() as usize,
             kernels: ExpertKernels::load(kernels, kernel_shape)?,
             read: expert_read::ExpertRead::load(kernels, expert_read::Dims { h })?,
             experts,
@@ -133,36 +149,6 @@ impl Bench {
         Ok(self.shape.weight_bytes()? as f64 / best * 1e6)
     }
 
-    /// bf16 operations a second of `mma.sync`.
-    fn matrix_rate(&self, kernels: &Kernels) -> Result<f64, GpuError> {
-        struct Rate {
-            kernel: mma_rate::MmaRate,
-            x: CudaSlice<bf16>,
-            y: CudaSlice<f32>,
-        }
-        fn record(stream: &Stream, rate: &mut Rate) -> Result<(), KernelError> {
-            let blocks = rate.y.len();
-            let x = TensorRef::new(stream, rate.x.as_view(), [blocks, rate.x.len() / blocks])?;
-            let y = TensorMut::new(stream, rate.y.as_view_mut(), [blocks])?;
-            rate.kernel.launch(stream, Choice::Auto, mma_rate::Args { x, steps: STEPS, y }).map(drop)
-        }
-        /// Long enough that the launch does not count.
-        const STEPS: i32 = 20_000;
-        let h = i64::try_from(self.shape.hidden).unwrap_or(i64::MAX);
-        let blocks = 2 * self.sms;
-        let rate = Rate {
-            kernel: mma_rate::MmaRate::load(kernels, mma_rate::Dims { h })?,
-            x: upload(&self.stream, &Random::new(self.seed).values(blocks * self.shape.hidden, 1.0))?,
-            y: upload(&self.stream, &vec![0.0; blocks])?,
-        };
-        let graph = self.stream.capture(rate, record)?;
-        let times = (0..5).map(|_| graph.time_one()).collect::<Result<Vec<_>, _>>()?;
-        let best = times.into_iter().fold(f64::INFINITY, f64::min);
-        // Blocks x warps x steps x sums x (16 x 8 x 16 products and sums).
-        let operations = blocks as f64 * 8.0 * f64::from(STEPS) * 8.0 * 4096.0;
-        Ok(operations / best * 1e6)
-    }
-
     fn row(&self, rows: usize, options: &Options, read_rate: f64, matrix_rate: f64) -> Result<Row, GpuError> {
         let Shape { hidden, width, experts, top_k } = self.shape;
         let mut random = Random::new(self.seed ^ rows as u64);
@@ -185,7 +171,6 @@ impl Bench {
             layers.push(each(&layer)?);
             reads.push(each(&read)?);
         }
-        reads.sort_by(f64::total_cmp);
         let operations = 2.0 * 3.0 * (rows * top_k * hidden) as f64 * width as f64;
         Ok(Row {
             rows,
@@ -193,7 +178,7 @@ impl Bench {
             bytes,
             byte_floor: bytes / read_rate * 1e6,
             matrix_floor: operations / matrix_rate * 1e6,
-            read: reads.get(reads.len() / 2).copied().unwrap_or(f64::NAN),
+            read: median(&reads),
             first,
             layer: layers,
             form,

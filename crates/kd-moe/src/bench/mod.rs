@@ -9,7 +9,7 @@ mod plot;
 mod report;
 mod routing;
 
-pub use measure::{expert, run};
+pub use measure::{expert, run, shape};
 pub use plot::svg;
 pub use report::{Peer, Regime, Report, Row, knee, peers};
 pub use routing::RoutingKind;

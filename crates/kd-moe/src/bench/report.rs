@@ -1,5 +1,6 @@
 //! What a benchmark of the experts found.
 
+use kd_kernels::bench::median;
 use serde_json::{Value, json};
 
 use crate::gpu::Shape;
@@ -71,9 +72,7 @@ pub struct Peer {
 impl Row {
     /// Median of the steady state.
     pub fn median(&self) -> f64 {
-        let mut sorted = self.layer.clone();
-        sorted.sort_by(f64::total_cmp);
-        sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+        median(&self.layer)
     }
 
     /// Least and largest of the steady state.
@@ -123,8 +122,8 @@ impl Report {
         self.shape.experts < self.profile_experts
     }
 
-    /// The record of the run.
-    pub fn json(&self, command: &str, commit: &str, date: &str) -> Value {
+    /// What a record of the run holds beside its command and machine.
+    pub fn fields(&self) -> Vec<(&'static str, Value)> {
         let Shape { hidden, width, experts, top_k } = self.shape;
         let row = |row: &Row| {
             let (least, most) = row.spread();
@@ -137,15 +136,17 @@ impl Report {
                 "regime": format!("{:?}", row.regime(experts)).to_lowercase(),
             })
         };
-        json!({
-            "what": "one layer of INT4 experts, grouping to combine", "command": command, "commit": commit,
-            "date": date, "device": self.device, "routing": self.routing,
-            "shape": { "hidden": hidden, "width": width, "experts": experts, "top_k": top_k },
-            "partial": self.partial(), "profile_experts": self.profile_experts,
-            "working_set_bytes": self.shape.weight_bytes().unwrap_or_default(),
-            "read_bytes_per_second": self.read_rate, "matrix_flop_per_second": self.matrix_rate,
-            "knee_rows": knee(&self.rows), "rows": self.rows.iter().map(row).collect::<Vec<_>>(),
-        })
+        vec![
+            ("routing", self.routing.into()),
+            ("shape", json!({ "hidden": hidden, "width": width, "experts": experts, "top_k": top_k })),
+            ("partial", self.partial().into()),
+            ("profile_experts", self.profile_experts.into()),
+            ("working_set_bytes", self.shape.weight_bytes().unwrap_or_default().into()),
+            ("read_bytes_per_second", self.read_rate.into()),
+            ("matrix_flop_per_second", self.matrix_rate.into()),
+            ("knee_rows", knee(&self.rows).into()),
+            ("rows", self.rows.iter().map(row).collect()),
+        ]
     }
 
     /// The table for people.

@@ -1,0 +1,220 @@
+//! One cell: a round timed whole and phase by phase.
+
+use std::time::{Duration, Instant};
+
+use kd_kernels::bench::{Rates, median};
+use kd_kernels::ranks::OneRank;
+use kd_kernels::{Graph, Stream};
+use kd_model::Trace;
+use kd_model::cuda::Bucket;
+use kd_moe::Routing;
+use serde_json::{Value, json};
+
+use super::phase::Phase;
+use super::rank::{Rank, Record, Recording, Shared, Size};
+use super::rounds::{Rounds, Streams};
+use super::work::Work;
+use crate::bench::cuda::micros;
+
+/// How long a graph is replayed before it is timed: clocks have settled, and power is what it will be.
+const WARM: Duration = Duration::from_millis(200);
+/// Timed replays of whole graphs, and of those of a phase.
+const SAMPLES: usize = 15;
+const PHASE_SAMPLES: usize = 7;
+
+/// The size of a cell.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Cell {
+    pub(super) streams: usize,
+    /// Rows of each stream's tree, its root included.
+    pub(super) nodes: usize,
+    /// Committed tokens of each stream.
+    pub(super) context: usize,
+}
+
+/// A phase, timed alone.
+pub(super) struct Timed {
+    pub(super) phase: Phase,
+    pub(super) samples: Vec<f64>,
+    /// Least microseconds of what the graph did.
+    pub(super) floor: f64,
+    pub(super) launches: usize,
+}
+
+/// A cell, measured; microseconds.
+pub(super) struct Measured {
+    pub(super) cell: Cell,
+    pub(super) verify: Vec<f64>,
+    /// Commit, context and draft.
+    pub(super) draft: Vec<f64>,
+    pub(super) phases: Vec<Timed>,
+    /// Different experts, by layer with experts.
+    pub(super) distinct: Vec<usize>,
+    /// Least microseconds of the whole round.
+    pub(super) floor: f64,
+    /// Launches of the whole round.
+    pub(super) launches: usize,
+    pub(super) rounds: Rounds,
+}
+
+impl Cell {
+    /// Rows of the verify pass.
+    pub(super) fn rows(&self) -> usize {
+        self.streams * self.nodes
+    }
+
+    /// Rows that a round commits at most: a path from root to leaf of each tree.
+    pub(super) fn kept(&self, block: usize) -> usize {
+        self.streams * self.nodes.min(block)
+    }
+}
+
+impl Measured {
+    /// The median of a whole round.
+    pub(super) fn step(&self) -> f64 {
+        median(&self.verify) + median(&self.draft)
+    }
+
+    /// Mean number of different experts a layer.
+    pub(super) fn mean_distinct(&self) -> f64 {
+        self.distinct.iter().sum::<usize>() as f64 / self.distinct.len().max(1) as f64
+    }
+
+    /// For the result file.
+    pub(super) fn json(&self) -> Value {
+        let phase = |timed: &Timed| {
+            json!({
+                "phase": timed.phase.name(), "median_us": median(&timed.samples), "floor_us": timed.floor,
+                "launches": timed.launches, "samples_us": micros(&timed.samples),
+            })
+        };
+        let Rounds { count, wall, device } = self.rounds;
+        json!({
+            "streams": self.cell.streams, "nodes": self.cell.nodes, "rows": self.cell.rows(),
+            "context": self.cell.context, "step_us": self.step(), "floor_us": self.floor,
+            "over_floor": self.step() / self.floor, "launches": self.launches, "verify_samples_us": micros(&self.verify),
+            "commit_and_draft_samples_us": micros(&self.draft),
+            "phases": self.phases.iter().map(phase).collect::<Vec<_>>(),
+            "distinct_experts_by_layer": self.distinct,
+            "rounds": { "count": count, "wall_s": wall.as_secs_f64(), "device_s": device.as_secs_f64(),
+                        "host_gap": self.rounds.gap() },
+        })
+    }
+}
+
+/// Counts the different experts of each layer.
+struct Distinct(Vec<usize>);
+
+impl Trace for Distinct {
+    fn routing(&mut self, _: usize, routing: &Routing) {
+        let mut ids = routing.ids.clone();
+        ids.sort_unstable();
+        ids.dedup();
+        self.0.push(ids.len());
+    }
+}
+
+/// Measures `cell` with up to `rounds` rounds.
+pub(super) fn measure(
+    stream: &Stream,
+    shared: &Shared,
+    rates: &Rates,
+    cell: Cell,
+    rounds: (usize, Duration),
+) -> anyhow::Result<Measured> {
+    let bucket = Bucket { rows: cell.rows(), streams: cell.streams };
+    let block = shared.lock().drafter.dims().block;
+    let size = Size { bucket, kept: cell.kept(block) };
+    let mut streams = Streams::new(cell.streams, cell.nodes, cell.context, size.kept / cell.streams);
+    let mut distinct = Distinct(Vec::new());
+    {
+        let rank = &mut *shared.lock();
+        streams.prepare(stream, rank, size)?;
+        // What the driver loads at a first launch cannot be loaded inside a capture.
+        rank.verify(stream, size)?;
+        rank.commit_and_draft(stream, size)?;
+        let Rank { target, state, .. } = rank;
+        target.forward_traced(stream, state, bucket, &OneRank, &mut distinct, bucket.rows)?;
+    }
+    let verify = shared.capture(stream, size, Rank::verify)?;
+    let draft = shared.capture(stream, size, Rank::commit_and_draft)?;
+    let begin = Instant::now();
+    while begin.elapsed() < WARM {
+        verify.time_one()?;
+        draft.time_one()?;
+    }
+    let mut whole = [Vec::new(), Vec::new()];
+    for _ in 0..SAMPLES {
+        whole[0].push(verify.time_one()?);
+        whole[1].push(draft.time_one()?);
+    }
+    let [verify_times, draft_times] = whole;
+    let distinct = distinct.0;
+    let (floor, phases) = {
+        let rank = shared.lock();
+        let work = Work {
+            dims: rank.target.dims(),
+            draft: rank.drafter.dims(),
+            rates,
+            streams: cell.streams,
+            rows: bucket.rows,
+            kept: size.kept,
+            context: cell.context,
+            seen: streams.seen(),
+            distinct: &distinct,
+        };
+        let all = Phase::VERIFY.iter().map(|(phase, _)| *phase).chain([Phase::Draft]);
+        let floors: Vec<(Phase, f64)> = all
+            .map(|phase| {
+                // Alone, every layer's experts are those that the last layer's rows chose.
+                let last = || distinct.last().map_or(0.0, |last| work.moe(*last)) * distinct.len() as f64;
+                (phase, if phase == Phase::Moe { last() } else { work.floor(phase) })
+            })
+            .collect();
+        let step = Phase::VERIFY.iter().map(|(phase, _)| work.floor(*phase)).sum::<f64>();
+        (step + work.floor(Phase::Draft), floors)
+    };
+    let phases = phases_of(stream, shared, size, &phases)?;
+    let (count, most) = rounds;
+    let rounds = streams.run(stream, shared, [&verify, &draft], count, most)?;
+    let launches = verify.nodes()? + draft.nodes()?;
+    Ok(Measured { cell, verify: verify_times, draft: draft_times, phases, distinct, floor, launches, rounds })
+}
+
+/// Times each phase in a graph of its launches alone. The copies of taps, which belong to no family, are in all of those of the
+/// verify pass, and are taken off but for one.
+fn phases_of(
+    stream: &Stream,
+    shared: &Shared,
+    size: Size,
+    floors: &[(Phase, f64)],
+) -> anyhow::Result<Vec<Timed>> {
+    let floor = |phase| floors.iter().find(|(of, _)| *of == phase).map_or(0.0, |(_, floor)| *floor);
+    let time = |stream: &Stream, record: Record| -> anyhow::Result<(Vec<f64>, usize)> {
+        let graph = shared.capture(stream, size, record)?;
+        Ok((samples(&graph)?, graph.nodes()?))
+    };
+    let (copies, copied) = time(&stream.admitting(|_| false), Rank::verify)?;
+    let mut phases = Vec::new();
+    for (phase, admits) in Phase::VERIFY {
+        let (mut samples, mut launches) = time(&stream.admitting(admits), Rank::verify)?;
+        if phase != Phase::Small {
+            let copies = median(&copies);
+            samples.iter_mut().for_each(|sample| *sample -= copies);
+            launches -= copied;
+        }
+        phases.push(Timed { phase, samples, floor: floor(phase), launches });
+    }
+    for (phase, record) in [(Phase::Commit, Rank::commit as Record), (Phase::Draft, Rank::draft)] {
+        let (samples, launches) = time(stream, record)?;
+        phases.push(Timed { phase, samples, floor: floor(phase), launches });
+    }
+    Ok(phases)
+}
+
+fn samples(graph: &Graph<Recording>) -> anyhow::Result<Vec<f64>> {
+    for _ in 0..3 {
+        graph.time_one()?;
+    }
+    Ok((0..PHASE_SAMPLES).map(|_| graph.time_one()).collect::<Result<_, _>>()?)
+}
