@@ -116,7 +116,7 @@ impl<'s> Source<'s> {
     ) -> Result<DeviceLayer, CudaError> {
         let a = &dims.attention;
         let feed_forward = if dims.moe[index] {
-            DeviceFeedForward::Moe(self.moe(dims, index, experts)?)
+            DeviceFeedForward::Moe(Box::new(self.moe(dims, index, experts)?))
         } else {
             DeviceFeedForward::Dense(self.mlp(dims, dims.dense_width)?)
         };

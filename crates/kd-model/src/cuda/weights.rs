@@ -34,7 +34,7 @@ pub(crate) struct DeviceLayer {
 #[derive(Debug)]
 pub(crate) enum DeviceFeedForward {
     Dense(DeviceMlp),
-    Moe(DeviceMoe),
+    Moe(Box<DeviceMoe>),
 }
 
 /// A gated MLP.
@@ -104,7 +104,7 @@ impl<'a, 's> LayerLoader<'a, 's> {
     pub(crate) fn layer(&mut self, layer: &Layer) -> Result<DeviceLayer, CudaError> {
         let feed_forward = match &layer.feed_forward {
             FeedForward::Dense(mlp) => DeviceFeedForward::Dense(self.mlp(mlp)?),
-            FeedForward::Moe(moe) => DeviceFeedForward::Moe(self.moe(moe)?),
+            FeedForward::Moe(moe) => DeviceFeedForward::Moe(Box::new(self.moe(moe)?)),
         };
         self.attention(layer, &layer.attention, feed_forward)
     }
