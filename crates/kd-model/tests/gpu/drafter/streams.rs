@@ -67,12 +67,17 @@ fn record(stream: &Stream, round: &mut Arc<Mutex<Round>>) -> Result<(), KernelEr
     let Round { both, taps } = &mut *round;
     let lent = DeviceLent { embed: &both.embed, head: &both.head };
     let taps = TensorRef::new(stream, taps.view(), [TOKENS, both.gpu.dims().tap_width])?;
-    let context = both.inputs.context(taps).and_then(|rows| both.gpu.context(stream, &OneRank, rows));
-    let draft = context.and_then(|()| both.inputs.blocks(LIMITS.streams));
-    draft.and_then(|blocks| both.gpu.draft(stream, &OneRank, lent, &blocks)).map_err(|error| match error {
+    let rows = both.inputs.context(taps).map_err(kernel_error)?;
+    both.gpu.context(stream, &OneRank, rows).map_err(kernel_error)?;
+    let blocks = both.inputs.blocks(LIMITS.streams).map_err(kernel_error)?;
+    both.gpu.draft(stream, &OneRank, lent, &blocks).map_err(kernel_error)
+}
+
+fn kernel_error(error: CudaError) -> KernelError {
+    match error {
         CudaError::Kernel(error) => error,
         other => KernelError::Exchange { what: other.to_string() },
-    })
+    }
 }
 
 #[test]
