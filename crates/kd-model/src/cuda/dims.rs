@@ -181,3 +181,28 @@ fn profile_of(config: &TargetConfig, q_rank: usize, ranks: usize) -> Result<&'st
         ),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_finds_its_profile_or_is_told_what_to_build() {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/demo/target");
+        let config = TargetConfig::from_dir(&dir).expect("the demo's configuration");
+        let dims = Dims::of(&config, 1, 2).expect("a profile");
+        assert_eq!(
+            (dims.profile, dims.attention.heads, dims.rank),
+            ("demo-tp2", config.num_attention_heads / 2, 1)
+        );
+        let message = Dims::of(&config, 0, 3).expect_err("three ranks").to_string();
+        assert!(message.contains("3 ranks") && message.contains("cargo xtask build-kernels"), "{message}");
+        let other = TargetConfig { hidden_size: 288, ..config.clone() };
+        assert!(matches!(Dims::of(&other, 0, 1), Err(CudaError::NoProfile { .. })));
+        let direct = TargetConfig { q_lora_rank: None, ..config };
+        let message = Dims::of(&direct, 0, 1).expect_err("no compressed query").to_string();
+        assert!(message.contains("q_lora_rank") && message.contains("--device cpu"), "{message}");
+    }
+}

@@ -237,15 +237,13 @@ fn segments<'a>(
     tables: &'a [Vec<PageId>],
     committed: &[usize],
 ) -> Vec<Segment<'a>> {
-    let each = drafts.iter().zip(ancestors).zip(tables.iter().zip(committed));
-    let segment = |((draft, ancestors), (pages, &committed)): (
-        (&Draft, &'a Vec<Ancestors>),
-        (&'a Vec<PageId>, &usize),
-    )| {
-        assert!(committed + draft.tokens.len() <= pages.len() * PAGE_TOKENS, "pages of the test");
-        Segment { pages, committed, rows: draft.tokens.len(), mask: Mask::Tree(ancestors) }
-    };
-    each.map(segment).collect()
+    let mut segments = Vec::with_capacity(drafts.len());
+    for (i, draft) in drafts.iter().enumerate() {
+        let (pages, committed, rows) = (&tables[i], committed[i], draft.tokens.len());
+        assert!(committed + rows <= pages.len() * PAGE_TOKENS, "pages of the test");
+        segments.push(Segment { pages, committed, rows, mask: Mask::Tree(&ancestors[i]) });
+    }
+    segments
 }
 
 /// The least router margin of each row.

@@ -25,7 +25,7 @@ fn passes_match_the_cpu_on_the_demo_target() {
         let rows: usize = sizes.iter().sum();
         let (expected, margins) = work.expected(&drafts);
         // Buckets with padding and without.
-        let found = work.pass(&drafts, if rows % 2 == 0 { rows } else { rows.next_multiple_of(8) });
+        let found = work.pass(&drafts, if rows.is_multiple_of(2) { rows } else { rows.next_multiple_of(8) });
         if rows > 1 {
             compare(&format!("{rows} rows, hidden"), &found.hidden, &expected.hidden, &margins, 0.05);
             compare(&format!("{rows} rows, logits"), &found.logits, &expected.logits, &margins, 0.05);
