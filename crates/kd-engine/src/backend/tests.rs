@@ -16,14 +16,17 @@ use crate::{
 
 const OPTIONS: EngineOptions = EngineOptions { max_streams: 2, cache_tokens: 512, prefill_chunk: 64 };
 
+/// Slot and rows of what was committed.
+type Committed = Arc<Mutex<Vec<(usize, usize)>>>;
+
 /// The CPU, with something wrong in one of its verify passes.
 #[derive(Debug)]
 struct Faulty {
     inner: Cpu,
     fault: Fault,
     passes: usize,
-    /// Slot and rows of everything that was committed after the fault.
-    committed: Arc<Mutex<Vec<(usize, usize)>>>,
+    /// After the faulty pass.
+    committed: Committed,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -98,7 +101,7 @@ fn demo_models() -> Models {
 }
 
 /// An engine with this fault, and what is committed after it.
-fn faulty(fault: Fault) -> (Engine, Arc<Mutex<Vec<(usize, usize)>>>) {
+fn faulty(fault: Fault) -> (Engine, Committed) {
     let (models, committed) = (demo_models(), Arc::default());
     let inner = Cpu::new(&models, Pool::single(), OPTIONS.slots(), OPTIONS.pages()).expect("a small cache");
     let backend = Faulty { inner, fault, passes: 0, committed: Arc::clone(&committed) };
