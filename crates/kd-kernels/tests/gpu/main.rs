@@ -150,6 +150,28 @@ fn a_graph_replays_its_launches_on_new_inputs() {
     stream.synchronize().expect("finished");
 }
 
+/// What phases of a pass are timed with: a stream that admits some families leaves the others out.
+#[test]
+fn a_stream_leaves_out_the_families_that_it_does_not_admit() {
+    let test = "a_stream_leaves_out_the_families_that_it_does_not_admit";
+    let Some((device, kernels)) = testing::kernels_or_skip(test, "k26-tp8") else { return };
+    let stream = device.stream().expect("a stream");
+    let mut captured = Captured {
+        norm: rms_norm::RmsNorm::load(&kernels, rms_norm::Dims { h: SHAPE[1] as i64 }).expect("loaded"),
+        x: Buffer::new(&stream, &[bf16::ONE; SHAPE[0] * SHAPE[1]]).expect("memory"),
+        gain: Buffer::new(&stream, &[bf16::ONE; SHAPE[1]]).expect("memory"),
+        y: Buffer::new(&stream, &[bf16::ZERO; SHAPE[0] * SHAPE[1]]).expect("memory"),
+    };
+    let mut written = |stream: &Stream| {
+        record(stream, &mut captured).expect("nothing wrong");
+        captured.y.read(stream).expect("read").contains(&bf16::ONE)
+    };
+    assert!(!written(&stream.admitting(|family| family != "rms_norm")));
+    assert!(written(&stream.admitting(|family| family == "rms_norm")));
+    let graph = stream.capture(captured, record).expect("captured");
+    assert_eq!(graph.nodes().expect("counted"), 1);
+}
+
 #[test]
 fn a_frozen_device_replays_graphs_and_refuses_what_would_allocate() {
     let test = "a_frozen_device_replays_graphs_and_refuses_what_would_allocate";
