@@ -157,7 +157,8 @@ fn a_measurement_of_a_gpu_names_what_is_missing() {
         &["bench", "step", "--layers", "4"],
         &["bench", "attn", "--device", "cuda", "--streams", "1", "--nodes", "1", "--context", "0"],
     ] {
-        let ran = run_in(&[("KD_KERNELS", text(folder.path()))], args, b"");
+        let variables = [("KD_KERNELS", text(folder.path())), ("KD_DEVICE", "auto")];
+        let ran = run_in(&variables, args, b"");
         assert_eq!((ran.code, ran.stderr.lines().count()), (1, 1), "{args:?}: {}", ran.stderr);
         let known = ["no CUDA driver", "no CUDA device", "the CUDA driver supports", "no kernel bundle"];
         assert!(known.iter().any(|what| ran.stderr.contains(what)), "{args:?}: {}", ran.stderr);
@@ -168,7 +169,7 @@ fn a_measurement_of_a_gpu_names_what_is_missing() {
 fn a_measurement_without_a_gpu_takes_the_cpu_and_says_why() {
     let folder = tempfile::tempdir().expect("a folder");
     let out = folder.path().join("dense.json");
-    let variables = [("KD_KERNELS", text(folder.path())), ("KD_SECONDS", "0")];
+    let variables = [("KD_KERNELS", text(folder.path())), ("KD_SECONDS", "0"), ("KD_DEVICE", "auto")];
     let args = ["bench", "dense", "--m", "1", "--threads", "1", "--out", text(&out)];
     let ran = run_in(&variables, args, b"");
     assert_eq!(ran.code, 0, "{}", ran.stderr);
