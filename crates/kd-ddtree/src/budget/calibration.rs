@@ -109,11 +109,13 @@ impl Calibration {
     }
 
     fn row(&self, depth: usize, row: &DraftRow, on_spine: bool) -> DraftRow {
+        let cells = &self.cells[depth.min(DEPTHS - 1)];
+        // One logarithm a cell, not one a token: those of 16 streams took longer than growing their trees.
+        let shifts = cells.map(|cell| cell[usize::from(on_spine)].factor().ln() as f32);
         // Siblings must stay in order, and no probability may exceed 1.
         let mut last = 0.0f32;
         let children = row.children().iter().enumerate().map(|(rank, child)| {
-            let factor = self.cells[depth.min(DEPTHS - 1)][rank_bucket(rank)][usize::from(on_spine)].factor();
-            last = last.min(child.logprob + factor.ln() as f32);
+            last = last.min(child.logprob + shifts[rank_bucket(rank)]);
             Child { token: child.token, logprob: last }
         });
         DraftRow::ordered(children.collect())
