@@ -7,7 +7,7 @@
 /// which must be zero, and is again after `tree_mla_merge`.
 family! { tree_mla, template "attn/tree_mla.cuh";
   dims    { H = heads / tp, C = kv_lora_rank, R = rope_dim }
-  variant m64 { MT = 4, NT = 0, ST = 4, CTAS = 1 } prefer T * H > max(16 * B, min(1024, 2048 / max(1, P)))
+  variant m64 { MT = 4, NT = 0, ST = 4, CTAS = 1 } prefer T * H > max(16 * B, max(96, min(1024, 2048 / max(1, P))))
   variant n8  { MT = 0, NT = 1, ST = 5, CTAS = 2 } when H <= 8
   variant n16 { MT = 0, NT = 2, ST = 4, CTAS = 1 } when H > 8 && H <= 16
   const   { BASE = 128 * max(1, H / 16), ROWS = 16 * MT + 8 * NT, W = C + R, STEPS = W / 16, QSTEPS = ceil_div(STEPS, 4),

@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "tree_mla",
-    contract: "61aee7ceaac488fc",
+    contract: "e60cf40fc22e0dee",
     variants: &["m64", "n8", "n16"],
     cooperative: false,
     pdl: true,
@@ -157,7 +157,10 @@ fn preferred(
                 arith::mul(t, h)?
                     > arith::max(
                         arith::mul(16, b)?,
-                        arith::min(1024, arith::div(2048, arith::max(1, p)?)?)?,
+                        arith::max(
+                            96,
+                            arith::min(1024, arith::div(2048, arith::max(1, p)?)?)?,
+                        )?,
                     )?
             }
             _ => true,
