@@ -2,6 +2,7 @@
 
 mod bench;
 mod golden;
+mod place;
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -16,6 +17,7 @@ pub(crate) use bench::{
 };
 
 pub(crate) use golden::{Golden, GoldenArgs, GoldenText};
+pub(crate) use place::{CommonArgs, Device, RankArgs, device};
 
 /// Runs Kimi K2.6 with DDTree speculative decoding.
 ///
@@ -57,73 +59,6 @@ pub(crate) enum Verb {
     Doctor(DoctorArgs),
     /// Write the engine's numbers for golden inputs.
     Golden(GoldenArgs),
-}
-
-/// What every verb that runs a model takes.
-#[derive(Debug, Clone, Args)]
-pub(crate) struct CommonArgs {
-    /// Checkpoint folder of the target [default: the demo pair].
-    #[arg(long, env = "KD_MODEL", value_name = "DIR")]
-    pub(crate) model: Option<PathBuf>,
-    /// Checkpoint folder of the DFlash drafter [default: the demo drafter for the demo target, else none].
-    #[arg(long, env = "KD_DRAFTER", value_name = "DIR")]
-    pub(crate) drafter: Option<PathBuf>,
-    /// Where to run: `cpu`, `cuda` (device 0), `cuda:N`, or `auto`: on CUDA device 0 if there are one and kernels for the
-    /// model, else on the CPU.
-    #[arg(long, env = "KD_DEVICE", value_name = "auto|cpu|cuda[:N]", value_parser = device, default_value = "auto")]
-    pub(crate) device: Device,
-    /// Worker threads of the CPU [default: one for each CPU]. Results do not depend on it.
-    #[arg(long, env = "KD_THREADS", value_name = "N")]
-    pub(crate) threads: Option<NonZeroUsize>,
-    #[command(flatten)]
-    pub(crate) ranks: RankArgs,
-    /// Print nothing but the result.
-    #[arg(long, short, env = "KD_QUIET", value_parser = BoolishValueParser::new())]
-    pub(crate) quiet: bool,
-}
-
-/// How many ranks share a model.
-#[derive(Debug, Clone, Copy, Args)]
-pub(crate) struct RankArgs {
-    /// Ranks that share the models: attention heads, expert and MLP widths, vocabulary. Each has its share of the threads.
-    #[arg(
-        long,
-        visible_alias = "tensor-parallel-size",
-        env = "KD_TP",
-        value_name = "N",
-        default_value = "1"
-    )]
-    pub(crate) tp: NonZeroUsize,
-}
-
-impl RankArgs {
-    /// One rank: everything in one piece.
-    pub(crate) const ONE: Self = Self { tp: NonZeroUsize::MIN };
-}
-
-/// Where to run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Device {
-    /// The best device that is there and has kernels for the model.
-    Auto,
-    /// The CPU.
-    Cpu,
-    /// This CUDA device.
-    Cuda(usize),
-}
-
-/// `auto`, `cpu`, `cuda` or `cuda:N`.
-pub(crate) fn device(text: &str) -> Result<Device, String> {
-    let expected = || format!("expected auto, cpu, cuda or cuda:N, found {text:?}");
-    match text {
-        "auto" => Ok(Device::Auto),
-        "cpu" => Ok(Device::Cpu),
-        "cuda" => Ok(Device::Cuda(0)),
-        _ => {
-            let ordinal = text.strip_prefix("cuda:").and_then(|ordinal| ordinal.parse().ok());
-            ordinal.map(Device::Cuda).ok_or_else(expected)
-        }
-    }
 }
 
 /// One prompt.
