@@ -1,4 +1,4 @@
-//! Flags and verbs. Every flag has an environment twin `KD_<FLAG>`.
+//! Flags and verbs. Every flag has an environment twin `KD_<FLAG>`, but for what `kd doctor --kernels` takes.
 
 mod bench;
 mod golden;

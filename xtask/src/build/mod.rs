@@ -62,7 +62,7 @@ pub(crate) fn run(options: &BuildOptions) -> Result<()> {
         0
     };
     if options.update_ratchets {
-        ratchet::update(&rows)?;
+        ratchet::update(&catalog, &rows)?;
     }
     if options.check {
         ratchet::check_committed(&catalog, &rows)?;

@@ -43,18 +43,24 @@ fn committed() -> Result<Ratchets> {
 pub(crate) fn check_committed(catalog: &Catalog, rows: &[Row<'_>]) -> Result<()> {
     let ratchets = committed()?;
     let mut faults = exceeded(&ratchets, rows);
-    let mut alive = BTreeSet::new();
-    for profile in Profile::all() {
-        for family in &catalog.families {
-            alive.extend(expand(family, &profile)?.into_iter().map(|unit| unit.name));
-        }
-    }
+    let alive = alive(catalog)?;
     for (arch, units) in &ratchets.archs {
         let gone =
             units.keys().filter(|unit| !alive.contains(*unit) || !ARCHS.iter().any(|a| a.name == arch));
         faults.extend(gone.map(|unit| format!("{unit} on {arch}: has a ratchet but no longer exists")));
     }
     if faults.is_empty() { Ok(()) } else { bail!("{}\n{HOW_TO_RAISE}", faults.join("\n")) }
+}
+
+/// Names of the units of all profiles.
+fn alive(catalog: &Catalog) -> Result<BTreeSet<String>> {
+    let mut alive = BTreeSet::new();
+    for profile in Profile::all() {
+        for family in &catalog.families {
+            alive.extend(expand(family, &profile)?.into_iter().map(|unit| unit.name));
+        }
+    }
+    Ok(alive)
 }
 
 fn exceeded(ratchets: &Ratchets, rows: &[Row<'_>]) -> Vec<String> {
@@ -88,9 +94,13 @@ pub(super) fn faults_of_new(
     exceeded(&Ratchets { toolchain: RELEASE.to_owned(), archs }, &[Row { unit, arch, report, bytes: 1 }])
 }
 
-/// Sets the limits of `rows` to what was measured, and drops none.
-pub(crate) fn update(rows: &[Row<'_>]) -> Result<()> {
+/// Sets the limits of `rows` to what was measured, and drops those of units that no profile has any more.
+pub(crate) fn update(catalog: &Catalog, rows: &[Row<'_>]) -> Result<()> {
     let mut ratchets = committed()?;
+    let alive = alive(catalog)?;
+    for units in ratchets.archs.values_mut() {
+        units.retain(|unit, _| alive.contains(unit));
+    }
     ratchets.toolchain = RELEASE.to_owned();
     for row in rows {
         let limit = Limit { registers: row.report.registers, spill_bytes: row.report.spill_bytes };
