@@ -1,6 +1,7 @@
 //! Where a verb runs the models: `--device`.
 
 use std::io::{IsTerminal, Write, stderr};
+use std::path::Path;
 use std::time::Instant;
 
 use kd_engine::cuda::{Gpu, Loading};
@@ -28,7 +29,6 @@ impl Place {
                 one_rank(args.ranks)?;
                 return Ok(Self::Cuda(Box::new(Gpu::open(ordinal, models)?)));
             }
-            Device::Auto if args.ranks.tp.get() > 1 => {}
             Device::Auto => match Gpu::open(0, models) {
                 Ok(gpu) => return Ok(Self::Cuda(Box::new(gpu))),
                 Err(error) if error.is_no_gpu() || args.quiet => {}
@@ -50,7 +50,11 @@ impl Place {
             Self::Cpu(pool) => Ok(Engine::new(models, pool, options)?),
             Self::Cuda(gpu) => {
                 let begin = Instant::now();
-                let engine = Engine::on_gpu(models, gpu.with_nodes(nodes), options, |loading| {
+                let gpu = gpu.with_nodes(nodes);
+                // Others wait until a stream has ended.
+                let max_streams = options.max_streams.min(gpu.most_streams());
+                let options = EngineOptions { max_streams, ..options };
+                let engine = Engine::on_gpu(models, gpu, options, |loading| {
                     if !quiet {
                         show(loading);
                     }
@@ -60,6 +64,18 @@ impl Place {
                 }
                 Ok(engine)
             }
+        }
+    }
+
+    /// Fails for a calibration, the file that a flag names, where none can be made.
+    pub(crate) fn admits(&self, calibration: Option<&Path>) -> Result<(), UsageError> {
+        match (self, calibration) {
+            (Self::Cuda(_), Some(_)) => {
+                let message = "--calibration: kd plan measures the CPU only so far, and this runs on a GPU; leave it out, \
+                               or use --device cpu";
+                Err(UsageError(message.to_owned()))
+            }
+            _ => Ok(()),
         }
     }
 

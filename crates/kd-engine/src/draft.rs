@@ -24,7 +24,9 @@ pub(crate) struct Drafts {
 impl Engine {
     /// The tree of each member; drafting streams share one pass of the drafter.
     pub(crate) fn draft(&mut self, members: &[(usize, u32)]) -> Result<Drafts, DeviceError> {
+        // A tree is no deeper than it has nodes.
         let depths = self.models.drafter.as_ref().map_or(0, |drafter| drafter.config().block_size - 1);
+        let depths = depths.min(self.nodes);
         let stream = |i: usize| -> &Stream { &self.running[members[i].0] };
         // Those with a tree of their own draft in every round; of the others, those first that have least to read.
         let (mut drafting, mut may, mut nodes) = (Vec::new(), Vec::new(), 0);

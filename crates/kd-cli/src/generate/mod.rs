@@ -22,6 +22,7 @@ pub(crate) fn run(args: &GenerateArgs) -> anyhow::Result<()> {
     let loaded = models::load(&args.common)?;
     let requests = prompts::prepare(args, &loaded)?;
     let place = Place::of(&args.common, &loaded.models)?;
+    place.admits(args.sampling.calibration.as_deref())?;
     if !args.common.quiet {
         say!("kd: {} {}", models::describe(&loaded.models), place.describe());
     }

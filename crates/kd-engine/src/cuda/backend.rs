@@ -7,7 +7,7 @@ use kd_attn::{Ancestors, Mask, PAGE_TOKENS, PageId, Segment};
 use kd_ddtree::DraftRow;
 use kd_kernels::Stream;
 use kd_model::OpCounter;
-use kd_model::cuda::{Bucket, ChunkLimits, CudaError, CudaTarget, Dims, Limits, Move};
+use kd_model::cuda::{Bucket, ChunkLimits, CudaError, CudaTarget, Dims, Limits, MOST_ROWS, Move};
 
 use super::Gpu;
 use super::buckets::{Buckets, up_to};
@@ -48,6 +48,7 @@ impl Cuda {
     ) -> Result<Self, EngineError> {
         let Gpu { device, kernels, nodes, .. } = gpu;
         let stream = device.stream().map_err(CudaError::from)?;
+        within(options.slots(), nodes)?;
         let buckets = Buckets::new(options.slots(), nodes);
         let limits = limits(models, options, &buckets);
         let bytes = Dims::of(models.target.config(), 0, 1)?.weight_bytes()?;
@@ -151,6 +152,8 @@ impl Backend for Cuda {
         passes.prompt(&self.stream, &tokens, &segments, read)?;
         count(&mut self.ops, self.layers, tokens.len());
         if ends.is_empty() {
+            // What follows is timed, for the automatic budget: it must not wait for this.
+            self.stream.synchronize()?;
             return Ok(Answers::default());
         }
         passes.chunks.inputs.choose(&self.stream, &ends)?;
@@ -199,7 +202,8 @@ impl Backend for Cuda {
         if moves.is_empty() {
             return Ok(());
         }
-        let drafts = kept.iter().any(|kept| kept.sequence.drafts);
+        // Where nothing is ever drafted, nothing has to be read for it: no such graphs were captured.
+        let drafts = !self.commit[1].is_empty() && kept.iter().any(|kept| kept.sequence.drafts);
         let graph = self.commit[usize::from(drafts)].range(moves.len()..).next();
         let (_, graph) =
             graph.ok_or_else(|| DeviceError(format!("no graph for a commit of {} rows", moves.len())))?;
@@ -262,6 +266,13 @@ fn segment<'a>(sequence: &'a Sequence, rows: usize, mask: Mask<'a>) -> Segment<'
 fn count(ops: &mut OpCounter, layers: u64, rows: usize) {
     ops.attention_calls += layers;
     ops.attention_rows += layers * rows as u64;
+}
+
+/// Fails unless a round of so many streams and nodes is one pass.
+fn within(streams: usize, nodes: usize) -> Result<(), CudaError> {
+    let (what, found) =
+        ("rows of a round (streams times one and the nodes of a tree)", streams * (1 + nodes));
+    if found <= MOST_ROWS { Ok(()) } else { Err(CudaError::Limit { what, found, limit: MOST_ROWS }) }
 }
 
 fn limits(models: &Models, options: EngineOptions, buckets: &Buckets) -> Limits {

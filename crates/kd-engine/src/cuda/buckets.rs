@@ -4,7 +4,7 @@ use kd_ddtree::budget::{SIZES, edge};
 use kd_model::cuda::Bucket;
 
 /// The sizes that rounds are rounded up to: rows at the edges that the automatic budget chooses among, streams at powers of
-/// two. Rows beyond those of a round are padding, which is neither routed nor stored.
+/// two, both up to the most that was planned for. Rows beyond those of a round are padding, which is neither routed nor stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Buckets {
     rows: Vec<usize>,
@@ -54,7 +54,7 @@ impl Buckets {
     }
 }
 
-/// Bucket edges up to the first that reaches `size`.
+/// Bucket edges below `size`, and `size`.
 pub(super) fn up_to(size: usize) -> Vec<usize> {
     reaching((0..SIZES).map(edge), size)
 }
@@ -67,7 +67,7 @@ fn first(sizes: &[usize], size: usize) -> Option<usize> {
 fn reaching(edges: impl Iterator<Item = usize>, size: usize) -> Vec<usize> {
     let mut all = Vec::new();
     for edge in edges {
-        all.push(edge);
+        all.push(edge.min(size));
         if edge >= size {
             break;
         }

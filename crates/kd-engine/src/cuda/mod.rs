@@ -14,7 +14,7 @@ mod sampling;
 use std::time::{Duration, Instant};
 
 use kd_kernels::{Device, KernelError, Kernels, Search};
-use kd_model::cuda::{CudaError, open_kernels};
+use kd_model::cuda::{CudaError, MOST_ROWS, open_kernels};
 
 use crate::engine::{Engine, EngineOptions, Models};
 use crate::{DeviceError, EngineError, MAX_NODES};
@@ -49,6 +49,11 @@ impl Gpu {
     /// kernels or a bundle that is not there; the last two say what to build.
     pub fn open(ordinal: usize, models: &Models) -> Result<Self, EngineError> {
         let device = Device::open(ordinal).map_err(CudaError::from)?;
+        let ranks = models.target.ranks().max(models.drafter.as_ref().map_or(1, |drafter| drafter.ranks()));
+        if ranks > 1 {
+            let (found, supported) = (ranks.to_string(), "one rank so far");
+            return Err(CudaError::Unsupported { key: "tp", found, supported }.into());
+        }
         let kernels = open_kernels(&device, &Search::standard(), &models.target)?;
         Ok(Self { device, kernels, ordinal, nodes: MAX_NODES })
     }
@@ -57,6 +62,11 @@ impl Gpu {
     #[must_use]
     pub fn with_nodes(self, nodes: usize) -> Self {
         Self { nodes: nodes.min(MAX_NODES), ..self }
+    }
+
+    /// Streams whose rounds fit one pass, each with a tree of as many nodes as are planned for.
+    pub fn most_streams(&self) -> usize {
+        (MOST_ROWS / (1 + self.nodes)).max(1)
     }
 
     /// The device's own name.

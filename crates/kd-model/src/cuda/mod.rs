@@ -31,6 +31,7 @@ pub use drafter::{
 };
 pub use error::CudaError;
 pub use inputs::{Bucket, Limits, Move, PassInputs};
+pub use kd_moe::gpu::MOST_ROWS;
 pub use kernels::Products;
 pub use prefill::{ChunkLimits, PrefillState};
 pub use random::RandomWeights;

@@ -22,7 +22,8 @@ pub(crate) fn room_for_weights(stream: &Stream, dims: &Dims) -> Result<(), CudaE
         let Some(rest) = left.checked_sub(dims.layer_bytes(*moe)?) else { break };
         (left, layers) = (rest, layers + 1);
     }
-    let fits = format!("{layers} of {} layers would fit; share the model among more ranks", dims.layers);
+    let fits =
+        format!("{layers} of {} layers would fit; use a GPU with more memory, or --device cpu", dims.layers);
     Err(CudaError::OutOfMemory { what: "the weights need", needed, free, fits })
 }
 
