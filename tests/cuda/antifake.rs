@@ -47,6 +47,24 @@ fn a_scrambled_drafter_changes_speed_and_never_tokens() {
 }
 
 #[test]
+fn without_a_drafter_or_nodes_the_automatic_budget_is_plain_decoding() {
+    let test = "without_a_drafter_or_nodes_the_automatic_budget_is_plain_decoding";
+    let Some(mut plain) = engine(test, 0, OPTIONS) else { return };
+    let requests = |way| -> Vec<Arrival> {
+        prompts(4).into_iter().map(|prompt| request(prompt, 0.0, way).into()).collect()
+    };
+    let wanted = run(&mut plain, &requests(Speculation::Plain));
+    let alone = with(Models { drafter: None, ..demo_models() }, 16);
+    for (what, mut engine) in [("no drafter", alone), ("no nodes", plain)] {
+        for (i, (found, wanted)) in
+            run(&mut engine, &requests(Speculation::Auto)).iter().zip(&wanted).enumerate()
+        {
+            found.assert_equals(wanted, &format!("{what}, prompt {i}"));
+        }
+    }
+}
+
+#[test]
 fn a_row_of_nan_ends_its_request_and_publishes_nothing() {
     let test = "a_row_of_nan_ends_its_request_and_publishes_nothing";
     if kernels_or_skip(test, "demo-tp1").is_none() {
