@@ -11,7 +11,6 @@ fn what_does_not_run_on_a_gpu_yet_is_bad_usage() {
         (&["generate", "--device", "cuda", "--tp", "2"], "--tp"),
         (&["plan", "--device", "cuda"], "kd plan"),
         (&["bench", "generate", "--device", "cuda:1"], "kd bench generate"),
-        (&["bench", "dense", "--device", "cuda"], "kd bench dense"),
     ] {
         let ran = run(args);
         assert_eq!(ran.code, 2, "{args:?}: {}", ran.stderr);
