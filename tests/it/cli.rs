@@ -313,6 +313,30 @@ fn an_interrupted_run_exits_with_130() {
     assert_eq!(output.status.code(), Some(130), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
+/// Fault: a run of many streams that was interrupted told nothing of those that had finished.
+#[cfg(unix)]
+#[test]
+fn an_interrupted_run_prints_the_streams_that_had_ended() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let file = dir.path().join("prompts.jsonl");
+    let line = |tokens: usize| format!("{{\"prompt\":\"a\",\"max_tokens\":{tokens},\"ignore_eos\":true}}\n");
+    fs::write(&file, [line(1), line(4000), line(2)].concat()).expect("a file");
+    let args =
+        ["generate", "--json", "--threads", "1", "--budget", "0", "--prompts", file.to_str().expect("UTF-8")];
+    let child = start(&[], args);
+    // Two of them end within the first steps; the third takes seconds.
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    let killed = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(killed.expect("kill").success());
+    let output = child.wait_with_output().expect("kd ends");
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(130), "{err}");
+    let lines: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let ended: Vec<_> =
+        lines.iter().map(|line| (line["index"].as_u64(), line["finish_reason"].as_str())).collect();
+    assert_eq!(ended, [(Some(0), Some("length")), (Some(2), Some("length"))], "{out}{err}");
+}
+
 #[test]
 fn a_tree_can_be_read_by_a_program() {
     let args =

@@ -8,7 +8,6 @@ use kd_engine::{Engine, Models};
 use kd_tensor::file::write_atomically;
 use serde::{Deserialize, Serialize};
 
-use crate::bench::record::cpu;
 use crate::{input, models};
 
 /// Version of the file's layout.
@@ -39,8 +38,13 @@ struct Cell {
     seconds: f64,
 }
 
-/// Writes what was measured with these models and so many threads.
-pub(crate) fn write(path: &Path, models: &Models, threads: usize, stored: &Stored) -> anyhow::Result<()> {
+/// Writes what was measured with these models at `place`: device and threads.
+pub(crate) fn write(
+    path: &Path,
+    models: &Models,
+    (device, threads): &(String, usize),
+    stored: &Stored,
+) -> anyhow::Result<()> {
     let cells = |cells: &[StoredCell]| {
         let cell = |c: &StoredCell| Cell { size: c.size, context: c.context, seconds: c.seconds };
         cells.iter().map(cell).collect()
@@ -48,8 +52,8 @@ pub(crate) fn write(path: &Path, models: &Models, threads: usize, stored: &Store
     let file = File {
         version: VERSION,
         models: models::describe(models),
-        device: cpu(),
-        threads,
+        device: device.clone(),
+        threads: *threads,
         ranks: models.target.ranks(),
         verify: cells(&stored.verify),
         draft: cells(&stored.draft),

@@ -1,15 +1,17 @@
 //! Where a verb runs the models: `--device`.
 
 use std::io::{IsTerminal, Write, stderr};
-use std::path::Path;
 use std::time::Instant;
 
-use kd_engine::cuda::{Gpu, Loading};
+use kd_engine::cuda::{Gpu, Loading, MOST_CHUNK};
 use kd_engine::{Engine, EngineOptions, Models};
+use kd_kernels::bench::Rates;
 use kd_tensor::Pool;
 
 use crate::args::{CommonArgs, Device, RankArgs};
-use crate::bench::record::cpu as cpu_name;
+use crate::bench::floors::Floors;
+use crate::bench::machine;
+use crate::bench::record::{Record, cpu as cpu_name};
 use crate::{UsageError, models};
 
 /// A place for the models.
@@ -53,7 +55,8 @@ impl Place {
                 let gpu = gpu.with_nodes(nodes);
                 // Others wait until a stream has ended.
                 let max_streams = options.max_streams.min(gpu.most_streams());
-                let options = EngineOptions { max_streams, ..options };
+                let prefill_chunk = options.prefill_chunk.min(MOST_CHUNK);
+                let options = EngineOptions { max_streams, prefill_chunk, ..options };
                 let engine = Engine::on_gpu(models, gpu, options, |loading| {
                     if !quiet {
                         show(loading);
@@ -67,15 +70,27 @@ impl Place {
         }
     }
 
-    /// Fails for a calibration, the file that a flag names, where none can be made.
-    pub(crate) fn admits(&self, calibration: Option<&Path>) -> Result<(), UsageError> {
-        match (self, calibration) {
-            (Self::Cuda(_), Some(_)) => {
-                let message = "--calibration: kd plan measures the CPU only so far, and this runs on a GPU; leave it out, \
-                               or use --device cpu";
-                Err(UsageError(message.to_owned()))
-            }
-            _ => Ok(()),
+    /// Another one like it, for one more engine.
+    pub(crate) fn again(&self, args: &CommonArgs, models: &Models) -> anyhow::Result<Self> {
+        Ok(match self {
+            Self::Cpu(_) => Self::Cpu(models::pool(args.threads, args.ranks)?),
+            Self::Cuda(gpu) => Self::Cuda(Box::new(Gpu::open(gpu.ordinal(), models)?)),
+        })
+    }
+
+    /// What times there are compared with, by rates measured now; `bytes` is the CPU's working set.
+    pub(crate) fn floors(&self, bytes: usize) -> anyhow::Result<Floors> {
+        match self {
+            Self::Cpu(pool) => Ok(Floors::measure(pool, bytes)),
+            Self::Cuda(gpu) => Ok(Floors::of(&Rates::measure(gpu.device(), gpu.kernels())?)),
+        }
+    }
+
+    /// A record of `what` there.
+    pub(crate) fn record(&self, what: &str) -> Record {
+        match self {
+            Self::Cpu(pool) => Record::new(what, pool),
+            Self::Cuda(gpu) => Record::on(what, machine(gpu.device(), gpu.kernels())),
         }
     }
 
@@ -92,22 +107,6 @@ impl Place {
         match self {
             Self::Cpu(pool) => (cpu_name(), pool.threads()),
             Self::Cuda(gpu) => (gpu.name().to_owned(), 0),
-        }
-    }
-}
-
-/// The threads of a verb that runs on the CPU only.
-pub(crate) fn cpu(verb: &str, args: &CommonArgs) -> anyhow::Result<Pool> {
-    cpu_only(verb, args.device)?;
-    models::pool(args.threads, args.ranks)
-}
-
-/// Fails if a GPU is asked for.
-pub(crate) fn cpu_only(verb: &str, device: Device) -> anyhow::Result<()> {
-    match device {
-        Device::Auto | Device::Cpu => Ok(()),
-        Device::Cuda(_) => {
-            Err(UsageError(format!("{verb} does not run on GPUs yet; leave --device cuda out")).into())
         }
     }
 }

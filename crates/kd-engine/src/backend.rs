@@ -7,6 +7,7 @@
 //! that it has already committed, `catch_up` has nothing left to read, and `draft` hands out what is there. Only where a
 //! member wants logits does the walk need the host between the two halves.
 
+mod rows;
 #[cfg(test)]
 mod tests;
 
@@ -18,6 +19,8 @@ use kd_ddtree::{DraftRow, Tree};
 use kd_model::OpCounter;
 use kd_tensor::Matrix;
 use thiserror::Error;
+
+pub(crate) use rows::{PromptRows, TreeRows};
 
 /// A device that failed. What was on it is lost, so every request that it served has failed with it.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -99,6 +102,8 @@ pub(crate) enum Answer<'a> {
     Logits(&'a [f32]),
     /// The token that was drawn; `None` where the row allows none (NaN, +inf, nothing finite).
     Token(Option<u32>),
+    /// Its logits lie with the backend: [`Backend::logits`].
+    Held,
 }
 
 /// What the target says after the rows of a pass. Logits may come where a draw was asked for, never the other way round.
@@ -110,6 +115,7 @@ pub(crate) struct Answers(Vec<Row>);
 pub(crate) enum Row {
     Logits(Arc<Matrix>, usize),
     Token(Option<u32>),
+    Held,
 }
 
 impl Answers {
@@ -129,6 +135,7 @@ impl Answers {
         match &self.0[row] {
             Row::Logits(logits, at) => Answer::Logits(logits.row(*at)),
             Row::Token(token) => Answer::Token(*token),
+            Row::Held => Answer::Held,
         }
     }
 }
@@ -147,6 +154,10 @@ pub(crate) trait Backend: Debug + Send {
     /// Runs all rows of all trees through the target in one pass and commits nothing that can be seen; one answer a row,
     /// the rows of the first member first.
     fn verify(&mut self, members: &[Member<'_>]) -> Result<Answers, DeviceError>;
+
+    /// The logits `[vocab]` of a row that the last pass answered with [`Answer::Held`]: `row` is that of the answer. A walk asks for
+    /// few of the rows of a tree, so those of the others are never copied.
+    fn logits(&mut self, row: usize) -> Result<Vec<f32>, DeviceError>;
 
     /// Commits rows of the last verify pass: latents into pages, taps for the drafter where the stream drafts.
     fn commit(&mut self, kept: &[Kept<'_>]) -> Result<(), DeviceError>;

@@ -3,7 +3,7 @@
 use kd_sample::{Choice, SampleError};
 
 use crate::StreamError;
-use crate::backend::{Answer, Chunk, DeviceError};
+use crate::backend::{Answer, Answers, Chunk, DeviceError};
 use crate::engine::{Engine, Step};
 
 impl Engine {
@@ -46,8 +46,9 @@ impl Engine {
         let mut ended = Vec::new();
         for (row, at) in complete.into_iter().enumerate() {
             self.running[at].end_prefill();
-            let (choices, failure) = match self.choose(at, answers.row(row)) {
+            let (choices, failure) = match self.choose(at, &answers, row) {
                 Ok(choice) => (vec![choice], None),
+                Err(StreamError::Device(error)) => return Err(error),
                 Err(error) => (Vec::new(), Some(error)),
             };
             if let Some(end) = self.deliver(at, choices, failure, step).end {
@@ -58,19 +59,26 @@ impl Engine {
         Ok(())
     }
 
-    /// The next token of the running stream `at`, from what the target says after the row before it.
-    pub(crate) fn choose(&mut self, at: usize, answer: Answer<'_>) -> Result<Choice, StreamError> {
+    /// The next token of the running stream `at`, from what the target says after row `row` of the last pass.
+    pub(crate) fn choose(&mut self, at: usize, answers: &Answers, row: usize) -> Result<Choice, StreamError> {
         let stream = &self.running[at];
-        let position = stream.next_position();
-        let request = &stream.request;
-        let chosen = match answer {
-            Answer::Logits(row) => {
-                let (history, params) = (&stream.history, &request.params);
-                self.sampler.choose(row, history, params, position as u64, request.choice)
+        let (position, request) = (stream.next_position(), &stream.request);
+        let held: Vec<f32>;
+        let logits = match answers.row(row) {
+            Answer::Token(Some(token)) => {
+                return Ok(Choice { token, logprob: None, top_logprobs: Vec::new() });
             }
-            Answer::Token(Some(token)) => Ok(Choice { token, logprob: None, top_logprobs: Vec::new() }),
-            Answer::Token(None) => Err(SampleError::NoFiniteMaximum),
+            Answer::Token(None) => {
+                return Err(StreamError::Sample { position, reason: SampleError::NoFiniteMaximum });
+            }
+            Answer::Logits(logits) => logits,
+            Answer::Held => {
+                held = self.backend.logits(row)?;
+                &held
+            }
         };
+        let (history, params) = (&stream.history, &request.params);
+        let chosen = self.sampler.choose(logits, history, params, position as u64, request.choice);
         chosen.map_err(|reason| StreamError::Sample { position, reason })
     }
 }

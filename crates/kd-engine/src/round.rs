@@ -46,6 +46,9 @@ impl Engine {
         {
             let rows = tree.rows().len();
             let (mut visited, choices, failure) = self.walk(at, &tree, &answers, first);
+            if let Some(StreamError::Device(error)) = failure {
+                return Err(error);
+            }
             let tokens: Vec<u32> = choices.iter().map(|c| c.token).collect();
             if !draft_rows.is_empty() {
                 outcome.accepted += (visited.len() - 1) as f64;
@@ -102,7 +105,7 @@ impl Engine {
         let mut visited = Vec::new();
         let outcome = walk(tree, |row| {
             // The history of a node is the stream's, then the node's own branch.
-            let choice = self.choose(at, answers.row(first + row))?;
+            let choice = self.choose(at, answers, first + row)?;
             let token = choice.token;
             self.running[at].history.push(token);
             visited.push(row);

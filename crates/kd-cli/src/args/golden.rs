@@ -83,8 +83,7 @@ pub(crate) struct TensorFiles {
     /// Where to write the engine's numbers.
     #[arg(long, env = "KD_OUT", value_name = "F.safetensors")]
     pub(crate) out: PathBuf,
-    /// Where to run. `auto` is the CPU here, since the limits that results are held to depend on it; GPUs compute a target's
-    /// numbers, in bf16, but no drafter's yet.
+    /// Where to run. `auto` is the CPU here, since the limits that results are held to depend on it; GPUs compute in bf16.
     #[arg(long, env = "KD_DEVICE", value_name = "auto|cpu|cuda[:N]", value_parser = super::device, default_value = "auto")]
     pub(crate) device: Device,
     /// Worker threads [default: one for each CPU].

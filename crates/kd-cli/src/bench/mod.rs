@@ -12,6 +12,8 @@ pub(crate) mod samples;
 pub(crate) mod table;
 pub(crate) mod work;
 
+pub(crate) use cuda::machine;
+
 use cuda::Gpu;
 
 use crate::args::{Bench, BenchDenseArgs, BenchMoeArgs};

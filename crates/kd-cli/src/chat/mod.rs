@@ -25,7 +25,6 @@ pub(crate) fn run(args: &ChatArgs) -> anyhow::Result<()> {
     let (conversation, options) = opening(args)?;
     let request = crate::generate::request(&args.sampling, &loaded, Vec::new())?;
     let place = Place::of(&args.common, &loaded.models)?;
-    place.admits(args.sampling.calibration.as_deref())?;
     if !args.common.quiet {
         say!("kd: {} {}", models::describe(&loaded.models), place.describe());
         say!("kd: {}; {HELP}", renderer.describe());

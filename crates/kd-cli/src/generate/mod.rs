@@ -22,7 +22,6 @@ pub(crate) fn run(args: &GenerateArgs) -> anyhow::Result<()> {
     let loaded = models::load(&args.common)?;
     let requests = prompts::prepare(args, &loaded)?;
     let place = Place::of(&args.common, &loaded.models)?;
-    place.admits(args.sampling.calibration.as_deref())?;
     if !args.common.quiet {
         say!("kd: {} {}", models::describe(&loaded.models), place.describe());
     }
@@ -32,8 +31,16 @@ pub(crate) fn run(args: &GenerateArgs) -> anyhow::Result<()> {
     interrupt::heed();
     let printer = output::Printer::new(args, &requests, &engine);
     printer.prompt(&engine)?;
-    let outcomes = run::run(&mut engine, &requests, |text| printer.text(text))?;
-    let plain = args.compare.then(|| run_plain(&mut engine, &requests)).transpose()?;
+    let mut outcomes = Vec::new();
+    let ran = run::run_into(&mut engine, &requests, &mut outcomes, |text| printer.text(text));
+    let mut compare = || args.compare.then(|| run_plain(&mut engine, &requests)).transpose();
+    let plain = match ran.and_then(|()| compare()) {
+        Ok(plain) => plain,
+        Err(error) => {
+            printer.cut_short(&outcomes)?;
+            return Err(error);
+        }
+    };
     printer.finish(&outcomes, plain.as_deref())?;
 
     let errors: Vec<&str> = outcomes.iter().filter_map(|o| o.error.as_deref()).collect();
@@ -68,5 +75,5 @@ pub(crate) fn engine(
 fn run_plain(engine: &mut Engine, requests: &[Request]) -> anyhow::Result<Vec<Outcome>> {
     let plain: Vec<Request> =
         requests.iter().map(|r| Request { speculation: Speculation::Plain, ..r.clone() }).collect();
-    run::run(engine, &plain, |_| Ok(()))
+    run::run(engine, &plain)
 }

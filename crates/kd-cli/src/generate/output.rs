@@ -70,9 +70,15 @@ impl<'a> Printer<'a> {
         Ok(())
     }
 
+    /// After an interruption: the streams that had ended by then. The others have said nothing that is final.
+    pub(crate) fn cut_short(&self, outcomes: &[Outcome]) -> anyhow::Result<()> {
+        if self.args.json { self.json(outcomes, None) } else { Ok(()) }
+    }
+
     fn json(&self, outcomes: &[Outcome], plain: Option<&[Outcome]>) -> anyhow::Result<()> {
         let mut out = stdout().lock();
-        for (i, (request, outcome)) in self.requests.iter().zip(outcomes).enumerate() {
+        let ended = self.requests.iter().zip(outcomes).enumerate();
+        for (i, (request, outcome)) in ended.filter(|(_, (_, outcome))| outcome.is_final()) {
             let mut line = json_line(i, request, outcome);
             if let Some(plain) = plain {
                 line["plain"] = json_line(i, request, &plain[i]);

@@ -19,14 +19,29 @@ pub(crate) struct Outcome {
     pub(crate) elapsed: Duration,
 }
 
+impl Outcome {
+    /// Whether the stream ended, well or not.
+    pub(crate) fn is_final(&self) -> bool {
+        self.reason.is_some() || self.error.is_some()
+    }
+}
+
+/// As [`run_into`], for those who have no use for a part.
+pub(crate) fn run(engine: &mut Engine, requests: &[Request]) -> anyhow::Result<Vec<Outcome>> {
+    let mut outcomes = Vec::new();
+    run_into(engine, requests, &mut outcomes, |_| Ok(())).map(|()| outcomes)
+}
+
 /// Submits all requests and steps until all have ended; `on_text` hears of text as it comes, whichever stream it belongs to.
-pub(crate) fn run(
+/// `outcomes` has one for each request, also after an error: those of streams that had ended are final.
+pub(crate) fn run_into(
     engine: &mut Engine,
     requests: &[Request],
+    outcomes: &mut Vec<Outcome>,
     mut on_text: impl FnMut(&str) -> anyhow::Result<()>,
-) -> anyhow::Result<Vec<Outcome>> {
+) -> anyhow::Result<()> {
     let begin = Instant::now();
-    let mut outcomes = vec![Outcome::default(); requests.len()];
+    *outcomes = vec![Outcome::default(); requests.len()];
     let mut index = HashMap::new();
     for (i, request) in requests.iter().enumerate() {
         match engine.submit(request.clone()) {
@@ -57,5 +72,5 @@ pub(crate) fn run(
             }
         }
     }
-    Ok(outcomes)
+    Ok(())
 }

@@ -12,17 +12,8 @@ use super::record::{Arrays, names, token_ids};
 
 pub(crate) fn run(pool: &Pool, drafter: &Drafter, inputs: &SafeTensors, out: &Path) -> anyhow::Result<()> {
     let taps = taps(drafter, inputs)?;
-    let embed = lent(inputs, "target.embed_tokens.weight")?;
-    let head = lent(inputs, "target.lm_head.weight")?;
+    let [embed, head] = borrowed(drafter, inputs)?;
     let lent = Lent { embed: embed.as_ref(), head: head.as_ref() };
-    let (needs_embed, needs_head) = drafter.borrows();
-    for (needed, given, name) in [(needs_embed, &embed, "embed_tokens"), (needs_head, &head, "lm_head")] {
-        if let (true, Some(given)) = (needed, given) {
-            let (found, wanted) = (given.cols(), drafter.config().hidden_size);
-            ensure!(found == wanted, "target.{name}.weight is {found} wide, the drafter {wanted}");
-        }
-        ensure!(!needed || given.is_some(), "the drafter has no {name} and the inputs lend none");
-    }
 
     // The whole context at once; a round sees the rows before its start.
     let pages = PagedCache::pages_for(taps.rows());
@@ -33,39 +24,94 @@ pub(crate) fn run(pool: &Pool, drafter: &Drafter, inputs: &SafeTensors, out: &Pa
     cache.commit(&context, &all, &table, 0);
 
     let mut arrays = Arrays::default();
-    for round in names(inputs, "round") {
-        let start = inputs.integers(&format!("round.{round}.start"))?;
-        let start = start.first().and_then(|&s| usize::try_from(s).ok()).context("start is no count")?;
-        ensure!(start <= taps.rows(), "round {round} starts at {start}, but there are {} taps", taps.rows());
-        let bonus = token_ids(inputs, &format!("round.{round}.bonus"))?;
-        ensure!(bonus.len() == 1, "round {round} needs one bonus token, found {}", bonus.len());
+    for Round { name: round, start, bonus } in rounds(inputs, taps.rows())? {
         let segment = BlockSegment { pages: &table, start };
-        let draft = drafter.draft(pool, lent, &bonus, &[segment], &cache)?;
+        let draft = drafter.draft(pool, lent, &[bonus], &[segment], &cache)?;
 
         let prefix = format!("round.{round}");
-        let rows = draft.logits.rows();
-        arrays.floats(format!("{prefix}.logits"), &[rows, draft.logits.cols()], draft.logits.data());
-        let best = draft.logits.iter_rows().map(|row| Ok(i64::from(drafter.target_id(argmax(row)?))));
-        let best: Vec<i64> = best.collect::<anyhow::Result<_>>().with_context(|| format!("round {round}"))?;
-        arrays.integers(format!("{prefix}.argmax_ids"), &best);
+        logits(&mut arrays, drafter, &round, &draft.logits)?;
         let (block, width) = (draft.final_norm.rows(), draft.final_norm.cols());
         let hidden: Vec<f32> = draft.hidden.iter().flat_map(|m| m.data().iter().copied()).collect();
         arrays.floats(format!("{prefix}.hidden"), &[draft.hidden.len(), block, width], &hidden);
         arrays.floats(format!("{prefix}.final_norm"), &[block, width], draft.final_norm.data());
 
-        let (heads, dim) = (drafter.config().num_key_value_heads, drafter.config().head_dim);
-        let shape = [context.len(), start, heads, dim];
-        let half = |from: usize| -> Vec<f32> {
-            let columns = from..from + heads * dim;
-            context.iter().flat_map(|m| (0..start).flat_map(|t| m.row(t)[columns.clone()].to_vec())).collect()
-        };
-        arrays.floats(format!("{prefix}.ctx_k"), &shape, &half(0));
-        arrays.floats(format!("{prefix}.ctx_v"), &shape, &half(heads * dim));
+        keys_and_values(&mut arrays, drafter, &round, start, &context);
     }
     arrays.write(inputs, out)
 }
 
-fn taps(drafter: &Drafter, inputs: &SafeTensors) -> anyhow::Result<Matrix> {
+/// One round of the inputs.
+pub(super) struct Round {
+    pub(super) name: String,
+    /// Committed tokens.
+    pub(super) start: usize,
+    /// The newest token.
+    pub(super) bonus: u32,
+}
+
+/// The rounds of the inputs, which have the taps of `tokens` tokens.
+pub(super) fn rounds(inputs: &SafeTensors, tokens: usize) -> anyhow::Result<Vec<Round>> {
+    let round = |name: String| {
+        let start = inputs.integers(&format!("round.{name}.start"))?;
+        let start = start.first().and_then(|&s| usize::try_from(s).ok()).context("start is no count")?;
+        ensure!(start <= tokens, "round {name} starts at {start}, but there are {tokens} taps");
+        let bonus = token_ids(inputs, &format!("round.{name}.bonus"))?;
+        let &[bonus] = &bonus[..] else {
+            anyhow::bail!("round {name} needs one bonus token, found {}", bonus.len())
+        };
+        Ok(Round { name, start, bonus })
+    };
+    names(inputs, "round").into_iter().map(round).collect()
+}
+
+/// Writes logits and best tokens of a round.
+pub(super) fn logits(
+    arrays: &mut Arrays,
+    drafter: &Drafter,
+    round: &str,
+    logits: &Matrix,
+) -> anyhow::Result<()> {
+    arrays.floats(format!("round.{round}.logits"), &[logits.rows(), logits.cols()], logits.data());
+    let best = logits.iter_rows().map(|row| Ok(i64::from(drafter.target_id(argmax(row)?))));
+    let best: Vec<i64> = best.collect::<anyhow::Result<_>>().with_context(|| format!("round {round}"))?;
+    arrays.integers(format!("round.{round}.argmax_ids"), &best);
+    Ok(())
+}
+
+/// Writes the first `start` rows of `context`, a matrix `[tokens, 2 · kv_heads · head_dim]` a layer, keys first.
+pub(super) fn keys_and_values(
+    arrays: &mut Arrays,
+    drafter: &Drafter,
+    round: &str,
+    start: usize,
+    context: &[Matrix],
+) {
+    let (heads, dim) = (drafter.config().num_key_value_heads, drafter.config().head_dim);
+    let shape = [context.len(), start, heads, dim];
+    let half = |from: usize| -> Vec<f32> {
+        let columns = from..from + heads * dim;
+        context.iter().flat_map(|m| (0..start).flat_map(|t| m.row(t)[columns.clone()].to_vec())).collect()
+    };
+    arrays.floats(format!("round.{round}.ctx_k"), &shape, &half(0));
+    arrays.floats(format!("round.{round}.ctx_v"), &shape, &half(heads * dim));
+}
+
+/// The target's embedding and head, where the inputs lend them; an error if the drafter needs one that they do not.
+pub(super) fn borrowed(drafter: &Drafter, inputs: &SafeTensors) -> anyhow::Result<[Option<Bf16Matrix>; 2]> {
+    let (needs_embed, needs_head) = drafter.borrows();
+    let one = |name: &str, needed: bool| {
+        let given = lent(inputs, &format!("target.{name}.weight"))?;
+        if let (true, Some(given)) = (needed, &given) {
+            let (found, wanted) = (given.cols(), drafter.config().hidden_size);
+            ensure!(found == wanted, "target.{name}.weight is {found} wide, the drafter {wanted}");
+        }
+        ensure!(!needed || given.is_some(), "the drafter has no {name} and the inputs lend none");
+        Ok(given)
+    };
+    Ok([one("embed_tokens", needs_embed)?, one("lm_head", needs_head)?])
+}
+
+pub(super) fn taps(drafter: &Drafter, inputs: &SafeTensors) -> anyhow::Result<Matrix> {
     let view = inputs.tensor("taps")?;
     let &[rows, cols] = view.shape else {
         anyhow::bail!("taps has shape {:?}, expected [tokens, taps * hidden]", view.shape)

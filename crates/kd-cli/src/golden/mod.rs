@@ -1,6 +1,7 @@
 //! `kd golden`: the engine's numbers for golden inputs, in the shape that the golden set's checker reads.
 
 mod drafter;
+mod drafter_cuda;
 mod json_file;
 mod model;
 mod record;
@@ -32,10 +33,17 @@ pub(crate) fn run(args: &GoldenArgs) -> anyhow::Result<()> {
             model::run(runner, &inputs, &files.out)
         }
         Golden::Drafter { drafter, files } => {
-            place::cpu_only("kd golden drafter", files.device)?;
+            if let Device::Cuda(_) = files.device {
+                place::one_rank(files.ranks)?;
+            }
             let inputs = SafeTensors::open(&files.inputs)?;
             let drafter = Drafter::load_sharded(drafter, files.ranks.tp)?;
-            drafter::run(&models::pool(files.threads, files.ranks)?, &drafter, &inputs, &files.out)
+            match files.device {
+                Device::Cuda(ordinal) => drafter_cuda::run(ordinal, &drafter, &inputs, &files.out),
+                Device::Auto | Device::Cpu => {
+                    drafter::run(&models::pool(files.threads, files.ranks)?, &drafter, &inputs, &files.out)
+                }
+            }
         }
         Golden::Sampling(files) => sampling::run(&files.cases, &files.out),
         Golden::Text { what: GoldenText::Tokenizer { model, files } } => {

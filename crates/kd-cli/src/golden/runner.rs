@@ -60,7 +60,7 @@ impl<'a> Runner<'a> {
         match self {
             Self::Cpu { target, cache, .. } => *cache = Some(target.try_new_cache(pages)?),
             Self::Cuda(cuda) => {
-                let limits = Limits { rows, streams: 1, pages, stream_pages: pages };
+                let limits = Limits { rows, nodes: rows, streams: 1, pages, stream_pages: pages };
                 // The old one first: there may be no room for two.
                 cuda.state = None;
                 cuda.state = Some(cuda.loaded.state(&cuda.stream, limits, &[], 1)?);

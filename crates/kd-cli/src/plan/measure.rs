@@ -3,12 +3,12 @@
 use anyhow::bail;
 use kd_engine::budget::{SIZES, Stored, StoredCell, edge};
 use kd_engine::{Engine, MAX_NODES, Models, RequestId, Speculation};
-use kd_tensor::Pool;
 
 use crate::args::PlanArgs;
 use crate::bench::generate::{engine, requests};
 use crate::bench::samples::Samples;
-use crate::{interrupt, models};
+use crate::interrupt;
+use crate::place::Place;
 
 /// Rounds of each size that are timed, after one that is not.
 const ROUNDS: usize = 7;
@@ -54,6 +54,7 @@ impl Measured {
 /// The experiment.
 pub(super) struct Meter<'a> {
     models: &'a Models,
+    place: &'a Place,
     prompts: &'a [(String, Vec<u32>)],
     args: &'a PlanArgs,
     measured: Measured,
@@ -62,6 +63,7 @@ pub(super) struct Meter<'a> {
 impl<'a> Meter<'a> {
     pub(super) fn new(
         models: &'a Models,
+        place: &'a Place,
         prompts: &'a [(String, Vec<u32>)],
         args: &'a PlanArgs,
     ) -> anyhow::Result<Self> {
@@ -74,11 +76,13 @@ impl<'a> Meter<'a> {
                 longest.saturating_sub(room)
             );
         }
-        Ok(Self { models, prompts, args, measured: Measured::default() })
+        Ok(Self { models, place, prompts, args, measured: Measured::default() })
     }
 
-    fn pool(&self) -> anyhow::Result<Pool> {
-        models::pool(self.args.common.threads, self.args.common.ranks)
+    /// An engine of its own for streams of `tokens` tokens and trees of `nodes` nodes.
+    fn engine(&self, streams: usize, nodes: usize, tokens: usize) -> anyhow::Result<Engine> {
+        let place = self.place.again(&self.args.common, self.models)?;
+        engine(self.models, place, [streams, nodes, tokens])
     }
 
     /// Most tokens that the timed rounds of `streams` streams add to one of them.
@@ -120,7 +124,9 @@ impl<'a> Meter<'a> {
         let most = self.args.max_rows.get();
         let text = self.prompts.iter().flat_map(|(_, ids)| ids).copied();
         let prompt: Vec<u32> = text.cycle().take(context).collect();
-        let mut engine = engine(self.models, self.pool()?, streams, context + Self::room(streams))?;
+        let sizes = Self::sizes(streams, most);
+        let nodes = sizes.iter().copied().max().unwrap_or(0).max(1);
+        let mut engine = self.engine(streams, nodes, context + Self::room(streams))?;
         let requests = requests(&prompt, streams, 0.0, Self::room(streams), Speculation::Tree { nodes: 1 });
         let ids: Vec<RequestId> =
             requests.into_iter().map(|request| engine.submit(request)).collect::<Result<_, _>>()?;
@@ -129,7 +135,7 @@ impl<'a> Meter<'a> {
         }
         let mut drafts = Samples::default();
         let (mut verify, mut read) = (Vec::new(), Samples::default());
-        for nodes in Self::sizes(streams, most) {
+        for nodes in sizes {
             ids.iter().try_for_each(|&id| engine.set_speculation(id, Speculation::Tree { nodes }))?;
             let mut seconds = Samples::default();
             for round in 0..=ROUNDS {
@@ -161,7 +167,7 @@ impl<'a> Meter<'a> {
     /// Sees what trees gain. A tree of fewer nodes is a head of the larger one, so one size shows all smaller ones.
     fn see_gain(&mut self) -> anyhow::Result<()> {
         let longest = self.prompts.iter().map(|(_, ids)| ids.len()).max().unwrap_or(0);
-        let mut engine: Engine = engine(self.models, self.pool()?, self.prompts.len(), longest + TOKENS)?;
+        let mut engine = self.engine(self.prompts.len(), NODES, longest + TOKENS)?;
         for (_, ids) in self.prompts {
             let speculation = Speculation::Tree { nodes: NODES };
             for request in requests(ids, 1, 0.0, TOKENS, speculation) {

@@ -6,11 +6,10 @@ mod report;
 use kd_engine::budget::CostModel;
 
 use crate::args::PlanArgs;
-use crate::bench::floors::Floors;
 use crate::bench::generate::prompts;
-use crate::bench::record::Record;
 use crate::bench::work;
-use crate::{UsageError, calibration, interrupt, models, place};
+use crate::place::Place;
+use crate::{UsageError, calibration, interrupt, models};
 use measure::{Measured, Meter};
 
 pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
@@ -20,15 +19,15 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
         return Err(UsageError(message.to_owned()).into());
     }
     let prompts = prompts(&args.prompts, &loaded)?;
-    let pool = place::cpu("kd plan", &args.common)?;
-    let floors = Floors::measure(&pool, work::weight_bytes(&loaded.models) as usize);
+    let place = Place::of(&args.common, &loaded.models)?;
+    let floors = place.floors(work::weight_bytes(&loaded.models) as usize)?;
     if !args.common.quiet {
-        say!("kd: {} on the CPU with {} threads", models::describe(&loaded.models), pool.threads());
+        say!("kd: {} {}", models::describe(&loaded.models), place.describe());
         say!("kd: {}", floors.describe());
     }
-    let mut record = Record::new("seconds of verify and draft passes, and what budgets gain", &pool);
+    let mut record = place.record("seconds of verify and draft passes, and what budgets gain");
     interrupt::heed();
-    let meter = Meter::new(&loaded.models, &prompts, args)?;
+    let meter = Meter::new(&loaded.models, &place, &prompts, args)?;
     let measured: Measured = meter.run()?;
     let costs = CostModel::seeded(&measured.stored());
     report::print(args, &loaded.models, &floors, &measured, &costs)?;
@@ -36,7 +35,7 @@ pub(crate) fn run(args: &PlanArgs) -> anyhow::Result<()> {
         report::plot(path, &measured)?;
     }
     if let Some(path) = &args.calibrate {
-        calibration::write(path, &loaded.models, pool.threads(), &measured.stored())?;
+        calibration::write(path, &loaded.models, &place.calibrated(), &measured.stored())?;
     }
     record.set("floors", floors.json());
     report::fill(args, &measured, &costs, &mut record);

@@ -27,6 +27,10 @@ struct Faulty {
     passes: usize,
     /// After the faulty pass.
     committed: Committed,
+    /// Answers of the last verify pass that were not handed out.
+    held: Vec<Row>,
+    /// Rows whose logits were asked for.
+    fetched: Arc<Mutex<Vec<usize>>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -35,6 +39,8 @@ enum Fault {
     Device { pass: usize },
     /// The root of the first member has no token.
     Row { pass: usize },
+    /// No row's logits can be fetched after the pass; before, every row's must be.
+    Fetch { pass: usize },
 }
 
 impl Backend for Faulty {
@@ -60,7 +66,22 @@ impl Backend for Faulty {
                 rows[0] = Row::Token(None);
                 Ok(Answers::new(rows))
             }
+            Fault::Fetch { .. } => {
+                self.held = answers.0;
+                Ok(Answers::new(vec![Row::Held; self.held.len()]))
+            }
             _ => Ok(answers),
+        }
+    }
+
+    fn logits(&mut self, row: usize) -> Result<Vec<f32>, DeviceError> {
+        self.fetched.lock().expect("one thread").push(row);
+        match (&self.held[row], self.fault) {
+            (_, Fault::Fetch { pass }) if self.passes == pass => {
+                Err(DeviceError("illegal address".to_owned()))
+            }
+            (Row::Logits(logits, at), _) => Ok(logits.row(*at).to_vec()),
+            other => panic!("{other:?} is not held"),
         }
     }
 
@@ -102,10 +123,17 @@ fn demo_models() -> Models {
 
 /// An engine with this fault, and what is committed after it.
 fn faulty(fault: Fault) -> (Engine, Committed) {
-    let (models, committed) = (demo_models(), Arc::default());
+    let (engine, committed, _) = watched(fault);
+    (engine, committed)
+}
+
+/// As [`faulty`], and the rows whose logits were fetched.
+fn watched(fault: Fault) -> (Engine, Committed, Arc<Mutex<Vec<usize>>>) {
+    let (models, committed, fetched) = (demo_models(), Arc::default(), Arc::default());
     let inner = Cpu::new(&models, Pool::single(), OPTIONS.slots(), OPTIONS.pages()).expect("a small cache");
-    let backend = Faulty { inner, fault, passes: 0, committed: Arc::clone(&committed) };
-    (Engine::over(Box::new(backend), models, MAX_NODES, OPTIONS), committed)
+    let (held, kept, seen) = (Vec::new(), Arc::clone(&committed), Arc::clone(&fetched));
+    let backend = Faulty { inner, fault, passes: 0, committed: kept, held, fetched: seen };
+    (Engine::over(Box::new(backend), models, MAX_NODES, OPTIONS), committed, fetched)
 }
 
 fn submit(engine: &mut Engine, count: usize) -> Vec<RequestId> {
@@ -167,4 +195,52 @@ fn a_row_without_a_token_ends_its_request_and_publishes_nothing() {
         "{committed:?}"
     );
     assert!(engine.failure().is_none());
+}
+
+#[test]
+fn logits_that_a_backend_holds_are_fetched_for_visited_rows_alone() {
+    let mut found = Vec::new();
+    for fault in [Fault::Fetch { pass: usize::MAX }, Fault::Row { pass: usize::MAX }] {
+        let (mut engine, _, fetched) = watched(fault);
+        submit(&mut engine, 2);
+        let (mut tokens, mut visited, mut rows) = (Vec::new(), 0, 0);
+        while !engine.is_idle() {
+            let step = engine.step();
+            for round in &step.rounds {
+                (visited, rows) = (visited + round.tokens.len(), rows + round.tree.rows().len());
+            }
+            tokens.extend(step.events.into_iter().filter_map(|event| match event {
+                Event::Tokens { id, tokens, .. } => {
+                    Some((id, tokens.iter().map(|t| t.token).collect::<Vec<_>>()))
+                }
+                _ => None,
+            }));
+        }
+        let fetched = fetched.lock().expect("one thread").len();
+        found.push((tokens, fetched));
+        if let Fault::Fetch { .. } = fault {
+            // A path may go on behind the end of an answer.
+            assert!(
+                fetched >= visited && fetched < visited + 14 && fetched < rows / 2,
+                "{fetched} of {rows}, {visited}"
+            );
+        }
+    }
+    assert_eq!(found[0].0, found[1].0, "the tokens of logits that are handed out");
+    assert_eq!(found[1].1, 0);
+}
+
+#[test]
+fn logits_that_cannot_be_fetched_are_a_failed_device() {
+    let (mut engine, _) = faulty(Fault::Fetch { pass: 2 });
+    let ids = submit(&mut engine, 2);
+    let mut failed = Vec::new();
+    while !engine.is_idle() {
+        failed.extend(engine.step().events.into_iter().filter_map(|event| match event {
+            Event::Failed { id, error: StreamError::Device(_), .. } => Some(id),
+            _ => None,
+        }));
+    }
+    assert_eq!(failed, ids);
+    assert!(engine.failure().is_some());
 }

@@ -4,12 +4,14 @@ mod unread;
 
 use std::sync::Arc;
 
-use kd_attn::{Ancestors, BlockSegment, CacheError, Mask, PagedCache, Segment};
+use kd_attn::{BlockSegment, CacheError, PagedCache, Segment};
 use kd_ddtree::DraftRow;
 use kd_model::{Drafter, Forward, OpCounter, Target};
 use kd_tensor::{Matrix, Pool};
 
-use crate::backend::{Answers, Backend, Chunk, DeviceError, Head, Kept, Member, Sequence};
+use crate::backend::{
+    Answers, Backend, Chunk, DeviceError, Head, Kept, Member, PromptRows, Sequence, TreeRows,
+};
 use crate::engine::Models;
 use unread::Unread;
 
@@ -85,46 +87,34 @@ impl Backend for Cpu {
     }
 
     fn prefill(&mut self, chunks: &[Chunk<'_>]) -> Result<Answers, DeviceError> {
-        let tokens: Vec<u32> = chunks.iter().flat_map(|chunk| chunk.tokens).copied().collect();
-        let segments: Vec<Segment<'_>> =
-            chunks.iter().map(|c| segment(c.sequence, c.tokens.len(), Mask::Causal)).collect();
+        let PromptRows { tokens, segments, ends } = PromptRows::of(chunks);
         let pass = self.forward(&tokens, &segments);
-        let (mut first, mut last) = (0, Vec::new());
+        let mut first = 0;
         for chunk in chunks {
             let rows: Vec<usize> = (first..first + chunk.tokens.len()).collect();
             self.keep(chunk.sequence, &pass, &rows);
             first += rows.len();
-            last.extend(chunk.complete.then_some(first - 1));
         }
-        let last = pass.hidden.gather(last.into_iter());
+        let last = pass.hidden.gather(ends.into_iter());
         Ok(Answers::of_logits(self.target.logits(&self.pool, &last)))
     }
 
     fn verify(&mut self, members: &[Member<'_>]) -> Result<Answers, DeviceError> {
-        let (mut tokens, mut first) = (Vec::new(), Vec::with_capacity(members.len()));
-        for member in members {
-            first.push(tokens.len());
-            tokens.push(member.bonus);
-            tokens.extend(member.tree.nodes().iter().map(|node| node.token));
-        }
-        let mask = |member: &Member<'_>| (1..=member.tree.len()).map(|row| member.tree.mask(row)).collect();
-        let masks: Vec<Vec<Ancestors>> = members.iter().map(mask).collect();
-        let segments: Vec<Segment<'_>> = members
-            .iter()
-            .zip(&masks)
-            .map(|(member, mask)| segment(member.sequence, 1 + mask.len(), Mask::Tree(mask)))
-            .collect();
-        let pass = self.forward(&tokens, &segments);
+        let rows = TreeRows::of(members);
+        let pass = self.forward(&rows.tokens, &rows.segments(members));
         let logits = self.target.logits(&self.pool, &pass.hidden);
-        self.verified = Some((pass, first));
+        self.verified = Some((pass, rows.first));
         Ok(Answers::of_logits(logits))
+    }
+
+    fn logits(&mut self, row: usize) -> Result<Vec<f32>, DeviceError> {
+        Err(DeviceError(format!("the logits of row {row} were handed out")))
     }
 
     fn commit(&mut self, kept: &[Kept<'_>]) -> Result<(), DeviceError> {
         let Some((pass, first)) = self.verified.take() else { return Ok(()) };
         for kept in kept {
-            let rows: Vec<usize> = kept.rows.iter().map(|row| first[kept.member] + row).collect();
-            self.keep(kept.sequence, &pass, &rows);
+            self.keep(kept.sequence, &pass, &kept.of_pass(&first));
         }
         Ok(())
     }
@@ -169,7 +159,7 @@ impl Cpu {
             *row = DraftRow::from_logits(logits, k);
         });
         let rows = rows.chunks_exact_mut(depths);
-        rows.map(|rows| rows.iter_mut().map_while(|row| in_target_ids(drafter, row.take()?)).collect())
+        rows.map(|rows| rows.iter_mut().map_while(|row| drafter.in_target_ids(row.take()?)).collect())
             .collect()
     }
 }
@@ -192,15 +182,4 @@ impl Reader {
         }
         tokens
     }
-}
-
-fn segment<'a>(sequence: &'a Sequence, rows: usize, mask: Mask<'a>) -> Segment<'a> {
-    Segment { pages: &sequence.pages, committed: sequence.committed, rows, mask }
-}
-
-/// A row of draft ids as one of target ids.
-fn in_target_ids(drafter: &Drafter, row: DraftRow) -> Option<DraftRow> {
-    let (tokens, logprobs): (Vec<u32>, Vec<f32>) =
-        row.children().iter().map(|child| (drafter.target_id(child.token), child.logprob)).unzip();
-    DraftRow::from_top_k(&tokens, &logprobs).ok()
 }

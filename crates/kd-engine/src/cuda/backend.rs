@@ -1,9 +1,8 @@
 //! The passes of a round on a GPU.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use kd_attn::{Ancestors, Mask, PAGE_TOKENS, PageId, Segment};
+use kd_attn::{Mask, PAGE_TOKENS, PageId, Segment};
 use kd_ddtree::DraftRow;
 use kd_kernels::Stream;
 use kd_model::OpCounter;
@@ -15,7 +14,9 @@ use super::drafting::Drafting;
 use super::passes::{Captured, Passes, Shared};
 use super::sampling::{RowDraw, Sampling};
 use crate::EngineError;
-use crate::backend::{Answers, Backend, Chunk, DeviceError, Head, Kept, Member, Row, Sequence};
+use crate::backend::{
+    Answers, Backend, Chunk, DeviceError, Head, Kept, Member, PromptRows, Row, Sequence, TreeRows,
+};
 use crate::engine::{EngineOptions, Models};
 
 /// Tokens of the prefix that a prompt chunk expands at a time.
@@ -50,7 +51,7 @@ impl Cuda {
         let stream = device.stream().map_err(CudaError::from)?;
         within(options.slots(), nodes)?;
         let buckets = Buckets::new(options.slots(), nodes);
-        let limits = limits(models, options, &buckets);
+        let limits = limits(models, options, &buckets, nodes);
         let bytes = Dims::of(models.target.config(), 0, 1)?.weight_bytes()?;
         let target = CudaTarget::load(&stream, &kernels, &models.target, 0, &mut |done, of| {
             report(done, of, bytes);
@@ -131,19 +132,14 @@ impl Backend for Cuda {
     fn close(&mut self, _: &Sequence) {}
 
     fn prefill(&mut self, chunks: &[Chunk<'_>]) -> Result<Answers, DeviceError> {
-        let (mut tokens, mut moved) = (Vec::new(), Vec::new());
-        let (mut ends, mut draws) = (Vec::new(), Vec::new());
-        for &Chunk { sequence, tokens: own, complete, draw } in chunks {
-            tokens.extend_from_slice(own);
-            moved.push((sequence, sequence.committed, own.len()));
-            if complete {
-                ends.push(tokens.len() - 1);
-                let position = sequence.committed + own.len();
-                draws.push(draw.map(|draw| RowDraw { draw, position }));
-            }
-        }
-        let segments: Vec<Segment<'_>> =
-            chunks.iter().map(|chunk| segment(chunk.sequence, chunk.tokens.len(), Mask::Causal)).collect();
+        let PromptRows { tokens, segments, ends } = PromptRows::of(chunks);
+        let moved: Vec<_> =
+            chunks.iter().map(|c| (c.sequence, c.sequence.committed, c.tokens.len())).collect();
+        let draw = |chunk: &Chunk<'_>| {
+            let position = chunk.sequence.committed + chunk.tokens.len();
+            chunk.draw.map(|draw| RowDraw { draw, position })
+        };
+        let draws: Vec<_> = chunks.iter().filter(|chunk| chunk.complete).map(draw).collect();
         let mut passes = self.shared.lock();
         let read = chunks.iter().any(|chunk| chunk.sequence.drafts);
         if let (Some(drafting), true) = (&passes.drafting, read) {
@@ -159,43 +155,36 @@ impl Backend for Cuda {
         passes.chunks.inputs.choose(&self.stream, &ends)?;
         passes.sampling.write(&self.stream, &draws)?;
         passes.last(&self.stream, ends.len())?;
-        Ok(Answers::new(rows(&passes, &self.stream, &draws)?))
+        answers(&passes, &self.stream, &draws)
     }
 
     fn verify(&mut self, members: &[Member<'_>]) -> Result<Answers, DeviceError> {
-        let (mut tokens, mut draws) = (Vec::new(), Vec::new());
-        self.first.clear();
-        for member in members {
-            self.first.push(tokens.len());
-            tokens.push(member.bonus);
-            tokens.extend(member.tree.nodes().iter().map(|node| node.token));
-            let next = |row: usize| member.sequence.committed + member.tree.depth(row) + 1;
-            let draw = |row| member.draw.map(|draw| RowDraw { draw, position: next(row) });
-            draws.extend(member.tree.rows().map(draw));
-        }
-        let mask = |member: &Member<'_>| (1..=member.tree.len()).map(|row| member.tree.mask(row)).collect();
-        let masks: Vec<Vec<Ancestors>> = members.iter().map(mask).collect();
-        let segments: Vec<Segment<'_>> = members
-            .iter()
-            .zip(&masks)
-            .map(|(member, mask)| segment(member.sequence, 1 + mask.len(), Mask::Tree(mask)))
-            .collect();
+        let rows = TreeRows::of(members);
+        let (tokens, segments) = (&rows.tokens, rows.segments(members));
+        let draws: Vec<_> = members.iter().flat_map(draws).collect();
         let bucket = self.buckets.fit(tokens.len(), members.len());
         let graph = bucket.and_then(|bucket| self.verify.get(&bucket)).ok_or_else(|| {
             DeviceError(format!("no graph for {} rows of {} streams", tokens.len(), members.len()))
         })?;
         let mut passes = self.shared.lock();
-        passes.state.inputs.write(&self.stream, &tokens, &segments)?;
+        passes.state.inputs.write(&self.stream, tokens, &segments)?;
         passes.sampling.write(&self.stream, &draws)?;
         graph.launch()?;
         count(&mut self.ops, self.layers, tokens.len());
-        Ok(Answers::new(rows(&passes, &self.stream, &draws)?))
+        let found = answers(&passes, &self.stream, &draws);
+        drop(passes);
+        self.first = rows.first;
+        found
+    }
+
+    fn logits(&mut self, row: usize) -> Result<Vec<f32>, DeviceError> {
+        Ok(self.shared.lock().state.logits_of(&self.stream, row)?)
     }
 
     fn commit(&mut self, kept: &[Kept<'_>]) -> Result<(), DeviceError> {
         let (mut moves, mut moved) = (Vec::new(), Vec::new());
-        for &Kept { sequence, member, rows } in kept {
-            let rows: Vec<usize> = rows.iter().map(|row| self.first[member] + row).collect();
+        for kept in kept {
+            let (sequence, rows) = (kept.sequence, kept.of_pass(&self.first));
             moves.extend(Move::path(&rows, &sequence.pages, sequence.committed));
             moved.push((sequence, sequence.committed, rows.len()));
         }
@@ -242,24 +231,18 @@ impl Backend for Cuda {
     }
 }
 
-/// The answers of the pass that was enqueued last, once the device has come this far: tokens, and logits where there was no
-/// draw.
-fn rows(passes: &Passes, stream: &Stream, draws: &[Option<RowDraw>]) -> Result<Vec<Row>, CudaError> {
-    let logits = if draws.iter().any(Option::is_none) {
-        Some(Arc::new(passes.state.logits(stream, draws.len())?))
-    } else {
-        None
-    };
-    let tokens = passes.sampling.read(stream, draws.len())?;
-    let row = |(row, (draw, token)): (usize, (&Option<RowDraw>, Option<u32>))| match (draw, &logits) {
-        (None, Some(logits)) => Row::Logits(logits.clone(), row),
-        _ => Row::Token(token),
-    };
-    Ok(draws.iter().zip(tokens).enumerate().map(row).collect())
+/// How each row of a member's tree is drawn.
+fn draws<'a>(member: &'a Member<'_>) -> impl Iterator<Item = Option<RowDraw>> + 'a {
+    let next = |row: usize| member.sequence.committed + member.tree.depth(row) + 1;
+    let draw = move |row| member.draw.map(|draw| RowDraw { draw, position: next(row) });
+    member.tree.rows().map(draw)
 }
 
-fn segment<'a>(sequence: &'a Sequence, rows: usize, mask: Mask<'a>) -> Segment<'a> {
-    Segment { pages: &sequence.pages, committed: sequence.committed, rows, mask }
+/// The answers of the pass that was enqueued last, once the device has come this far: tokens, where they were drawn.
+fn answers(passes: &Passes, stream: &Stream, draws: &[Option<RowDraw>]) -> Result<Answers, DeviceError> {
+    let tokens = passes.sampling.read(stream, draws.len())?;
+    let row = |(draw, token): (&Option<RowDraw>, _)| draw.map_or(Row::Held, |_| Row::Token(token));
+    Ok(Answers::new(draws.iter().zip(tokens).map(row).collect()))
 }
 
 /// Each layer has attended once, over all rows.
@@ -275,9 +258,9 @@ fn within(streams: usize, nodes: usize) -> Result<(), CudaError> {
     if found <= MOST_ROWS { Ok(()) } else { Err(CudaError::Limit { what, found, limit: MOST_ROWS }) }
 }
 
-fn limits(models: &Models, options: EngineOptions, buckets: &Buckets) -> Limits {
+fn limits(models: &Models, options: EngineOptions, buckets: &Buckets, nodes: usize) -> Limits {
     let longest = models.target.config().max_position_embeddings.div_ceil(PAGE_TOKENS);
     let pages = options.pages().max(1);
     let (rows, streams) = (buckets.most_rows(), buckets.most_streams());
-    Limits { rows, streams, pages, stream_pages: longest.clamp(1, pages) }
+    Limits { rows, nodes: 1 + nodes, streams, pages, stream_pages: longest.clamp(1, pages) }
 }

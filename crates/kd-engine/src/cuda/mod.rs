@@ -16,6 +16,9 @@ use std::time::{Duration, Instant};
 use kd_kernels::{Device, KernelError, Kernels, Search};
 use kd_model::cuda::{CudaError, MOST_ROWS, open_kernels};
 
+/// Most prompt rows of one pass.
+pub const MOST_CHUNK: usize = MOST_ROWS;
+
 use crate::engine::{Engine, EngineOptions, Models};
 use crate::{DeviceError, EngineError, MAX_NODES};
 
@@ -72,6 +75,16 @@ impl Gpu {
     /// The device's own name.
     pub fn name(&self) -> &str {
         self.device.name()
+    }
+
+    /// The device, for what is measured beside an engine.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The kernels of its models.
+    pub fn kernels(&self) -> &Kernels {
+        &self.kernels
     }
 
     /// Which device it is.

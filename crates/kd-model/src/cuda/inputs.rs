@@ -1,6 +1,6 @@
 //! What changes from pass to pass: tokens, trees, pages. At fixed addresses, so that a captured pass serves any round.
 
-use kd_attn::{Ancestors, Mask, PAGE_TOKENS, PageId, Segment, rows};
+use kd_attn::{Ancestors, Leaves, Mask, PAGE_TOKENS, PageId, Segment, rows};
 use kd_kernels::{Buffer, CudaView, KernelError, Stream, TensorRef};
 use kd_tensor::ops::check_ids;
 
@@ -12,9 +12,11 @@ use super::error::within;
 pub struct Limits {
     /// Rows of a pass.
     pub rows: usize,
+    /// Rows of one stream's tree, its root included: at most 129.
+    pub nodes: usize,
     /// Streams of a pass.
     pub streams: usize,
-    /// Pages of the cache.
+    /// Pages of the cache. No two streams of a pass share a page.
     pub pages: usize,
     /// Pages of one stream.
     pub stream_pages: usize,
@@ -75,6 +77,21 @@ impl Limits {
     pub fn positions(&self) -> usize {
         self.context() + MOST_NODES
     }
+
+    /// Rows of partial results of tree attention with `heads` heads that any pass within these limits leaves, one for each row,
+    /// head and leaf that the row's stream could reach.
+    ///
+    /// Leaves become longer with the position, so all streams together have most of them where their contexts are alike: a mean
+    /// over rows of what their streams may hold together bounds them, `nodes` rows for each token of the cache.
+    pub(crate) fn partial_rows(&self, heads: usize) -> usize {
+        let leaves = Leaves::new(heads);
+        let (rows, nodes) = (self.rows.max(1), self.nodes.clamp(1, MOST_NODES));
+        let tokens = self.pages.saturating_mul(PAGE_TOKENS);
+        let mean = (nodes.saturating_mul(tokens) / rows).min(self.context()) + nodes;
+        // A leaf more than at the mean: a stream's last one may be begun.
+        let most = (leaves.at(mean) + 2).min(leaves.at(self.context() + nodes) + 1);
+        self.rows * heads * most
+    }
 }
 
 impl Move {
@@ -95,18 +112,13 @@ impl PassInputs {
         Ok(Self {
             limits,
             vocab,
-            nodes: if trees { MOST_NODES } else { limits.rows },
+            nodes: if trees { limits.nodes.min(MOST_NODES) } else { limits.rows },
             rows: Buffer::new(stream, &vec![0; arena])?,
             chosen: Buffer::new(stream, &vec![-1; limits.rows])?,
             table: Buffer::new(stream, &vec![-1; limits.streams * limits.table_width()])?,
             ancestors: Buffer::new(stream, &vec![0; if trees { 2 * limits.rows } else { 0 }])?,
             moves: Buffer::new(stream, &vec![-1; 2 * padded(limits.rows)])?,
         })
-    }
-
-    /// What memory was planned for.
-    pub fn limits(&self) -> Limits {
-        self.limits
     }
 
     /// Writes the rows of a pass: those of the first segment, then those of the next. Segments with [`Mask::Causal`] are
@@ -220,12 +232,12 @@ impl PassInputs {
     }
 
     /// Position of each row, 0 in padding.
-    pub fn positions(&self, rows: usize) -> Result<CudaView<'_, i32>, KernelError> {
+    pub(crate) fn positions(&self, rows: usize) -> Result<CudaView<'_, i32>, KernelError> {
         self.section(1, rows)
     }
 
     /// Scratch row of each row: its own, -1 in padding.
-    pub fn slots(&self, rows: usize) -> Result<CudaView<'_, i32>, KernelError> {
+    pub(crate) fn slots(&self, rows: usize) -> Result<CudaView<'_, i32>, KernelError> {
         self.section(2, rows)
     }
 
@@ -235,17 +247,17 @@ impl PassInputs {
     }
 
     /// First row of each of `streams` streams, and the number of live rows.
-    pub fn starts(&self, streams: usize) -> Result<CudaView<'_, i32>, KernelError> {
+    pub(crate) fn starts(&self, streams: usize) -> Result<CudaView<'_, i32>, KernelError> {
         self.section(3, streams + 1)
     }
 
     /// Committed tokens of each stream.
-    pub fn committed(&self, streams: usize) -> Result<CudaView<'_, i32>, KernelError> {
+    pub(crate) fn committed(&self, streams: usize) -> Result<CudaView<'_, i32>, KernelError> {
         self.section(4, streams)
     }
 
     /// Pages of each stream, `[streams, `[`Limits::table_width`]`]`.
-    pub fn table(&self, streams: usize) -> Result<CudaView<'_, i32>, KernelError> {
+    pub(crate) fn table(&self, streams: usize) -> Result<CudaView<'_, i32>, KernelError> {
         piece(self.table.view(), 0, streams * self.limits.table_width())
     }
 
@@ -265,12 +277,12 @@ impl PassInputs {
     }
 
     /// Scratch rows of a commit; -1 moves nothing.
-    pub fn moves_from(&self, count: usize) -> Result<CudaView<'_, i32>, KernelError> {
+    pub(crate) fn moves_from(&self, count: usize) -> Result<CudaView<'_, i32>, KernelError> {
         piece(self.moves.view(), 0, count)
     }
 
     /// Rows of the pages of a commit, `64 · page + place`; -1 moves nothing.
-    pub fn moves_to(&self, count: usize) -> Result<CudaView<'_, i32>, KernelError> {
+    pub(crate) fn moves_to(&self, count: usize) -> Result<CudaView<'_, i32>, KernelError> {
         piece(self.moves.view(), padded(self.limits.rows), count)
     }
 }
@@ -317,6 +329,44 @@ mod tests {
 
     fn segment(mask: Mask<'_>) -> Segment<'_> {
         Segment { pages: &[], committed: 0, rows: 129, mask }
+    }
+
+    /// Any streams that the limits admit have room for their partial results.
+    #[test]
+    fn partial_results_of_any_streams_have_room() {
+        proptest::proptest!(|(
+            heads in proptest::sample::select(vec![1usize, 8, 64]),
+            nodes in 1usize..=129,
+            pages in 1usize..5000,
+            streams in proptest::collection::vec((1usize..=129, 0.0f64..1.0), 1..24),
+            even in proptest::bool::ANY,
+        )| {
+            let tokens = pages * PAGE_TOKENS;
+            let share = streams.iter().map(|(_, share)| share).sum::<f64>().max(1e-9);
+            let held = |share_of: f64| if even { tokens / streams.len() } else { (tokens as f64 * share_of / share) as usize };
+            let pass: Vec<(usize, usize)> =
+                streams.iter().map(|&(rows, share)| (rows.min(nodes), held(share))).collect();
+            let limits = Limits {
+                rows: pass.iter().map(|(rows, _)| rows).sum(),
+                nodes,
+                streams: pass.len(),
+                pages,
+                stream_pages: pages,
+            };
+            let needed = Leaves::new(heads).partial_rows(heads, pass.iter().copied());
+            proptest::prop_assert!(needed.expect("few") <= limits.partial_rows(heads));
+        });
+    }
+
+    #[test]
+    fn memory_for_partial_results_is_for_what_the_cache_holds() {
+        // Sixteen streams of 65 rows over 128k tokens: as for sixteen of 8k each, not for sixteen of 128k.
+        let limits = Limits { rows: 1040, nodes: 65, streams: 16, pages: 2048, stream_pages: 2048 };
+        let each = Leaves::new(8).partial_rows(8, [(65, 8192); 16]).expect("few");
+        let planned = limits.partial_rows(8);
+        assert!(each <= planned && planned <= each + each / 16, "{each} of {planned}");
+        let one = Limits { rows: 65, streams: 1, ..limits };
+        assert_eq!(Some(one.partial_rows(8)), Leaves::new(8).partial_rows(8, [(65, 131_072)]));
     }
 
     #[test]

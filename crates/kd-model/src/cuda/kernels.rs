@@ -1,8 +1,8 @@
 //! The kernels of a target's forward, loaded for one rank's sizes.
 
 use kd_kernels::families::{
-    absorb_query, absorb_value, add_rms_norm, commit, dense, embed, gather_taps, lm_head, lm_head_top_k,
-    mla_inputs, query_rope, rms_norm, router, silu_mul, tree_mla, tree_mla_merge,
+    absorb_query, absorb_value, add_rms_norm, commit, dense, embed, gather_taps, lm_head, mla_inputs,
+    query_rope, rms_norm, router, silu_mul, tree_mla, tree_mla_merge,
 };
 use kd_kernels::{Choice, KernelError, Kernels, Stream, TensorMut, TensorRef};
 use kd_moe::gpu::ExpertKernels;
@@ -30,20 +30,19 @@ pub(crate) struct TargetKernels {
     pub(crate) router: router::Router,
     pub(crate) experts: ExpertKernels,
     pub(crate) lm_head: lm_head::LmHead,
-    pub(crate) top_k: lm_head_top_k::LmHeadTopK,
     pub(crate) commit: commit::Commit,
     pub(crate) gather_taps: gather_taps::GatherTaps,
 }
 
 /// Products of our own dense family, by width of their input.
 #[derive(Debug, Default)]
-pub struct Products(Vec<(usize, dense::Dense)>);
+pub(crate) struct Products(Vec<(usize, dense::Dense)>);
 
 impl TargetKernels {
     pub(crate) fn load(kernels: &Kernels, dims: &Dims) -> Result<Self, CudaError> {
         let a = &dims.attention;
         let [h, q, c, r] = [dims.hidden, dims.q_rank, a.latent, a.rope].map(int);
-        let [heads, nope, value, vocab] = [a.heads, a.nope, a.value, dims.vocab].map(int);
+        let [heads, nope, value] = [a.heads, a.nope, a.value].map(int);
         let [e, t] = [dims.experts.experts, dims.experts.top_k].map(int);
         let gate = |width: usize| silu_mul::SiluMul::load(kernels, silu_mul::Dims { i: int(width) });
         let inputs = [dims.hidden, dims.q_rank, dims.values(), dims.dense_width, dims.shared_width];
@@ -72,7 +71,6 @@ impl TargetKernels {
             router: router::Router::load(kernels, router::Dims { h, e, t })?,
             experts: ExpertKernels::load(kernels, dims.experts)?,
             lm_head: lm_head::LmHead::load(kernels, lm_head::Dims { k: h })?,
-            top_k: lm_head_top_k::LmHeadTopK::load(kernels, lm_head_top_k::Dims { v: vocab })?,
             commit: commit::Commit::load(kernels, commit::Dims { w: int(a.cache_width()) })?,
             gather_taps: gather_taps::GatherTaps::load(kernels, gather_taps::Dims { h })?,
         })
@@ -84,7 +82,7 @@ impl Products {
     ///
     /// # Errors
     /// A bundle without them.
-    pub fn load(kernels: &Kernels, widths: &[usize]) -> Result<Self, KernelError> {
+    pub(crate) fn load(kernels: &Kernels, widths: &[usize]) -> Result<Self, KernelError> {
         let mut products = Self::default();
         for &width in widths {
             if products.of(width).is_none() {
@@ -98,7 +96,7 @@ impl Products {
     ///
     /// # Errors
     /// A width that was not loaded, operands of other sizes, a refused launch.
-    pub fn launch(
+    pub(crate) fn launch(
         &self,
         stream: &Stream,
         x: TensorRef<'_, bf16, 2>,

@@ -32,9 +32,8 @@ pub use drafter::{
 pub use error::CudaError;
 pub use inputs::{Bucket, Limits, Move, PassInputs};
 pub use kd_moe::gpu::MOST_ROWS;
-pub use kernels::Products;
 pub use prefill::{ChunkLimits, PrefillState};
 pub use random::RandomWeights;
-pub use state::{PassState, TOP};
+pub use state::PassState;
 pub use target::{CudaTarget, open_kernels};
 pub use upload::{DeviceMatrix, Uploader};

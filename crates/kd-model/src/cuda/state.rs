@@ -1,7 +1,7 @@
 //! Everything that a pass writes, allocated once for the largest one.
 
 use half::bf16;
-use kd_attn::{Leaves, PAGE_TOKENS};
+use kd_attn::PAGE_TOKENS;
 use kd_kernels::selftest::upload;
 use kd_kernels::{CudaSlice, CudaView, KernelError, Stream};
 use kd_tensor::Matrix;
@@ -11,9 +11,6 @@ use super::inputs::{Bucket, Limits, PassInputs};
 use super::memory::{download, download_f32, zeros};
 use super::rows::RowState;
 use super::{CudaError, Dims};
-
-/// Tokens that `lm_head_top_k` finds a row.
-pub const TOP: usize = 64;
 
 /// The device memory of passes within [`Limits`]: inputs, pages, scratch and results.
 #[derive(Debug)]
@@ -41,7 +38,7 @@ pub struct PassState {
     pub(crate) head: HeadState,
 }
 
-/// Logits and their best tokens.
+/// The head's rows, logits, and what it leaves of each 128 of them.
 #[derive(Debug)]
 pub(crate) struct HeadState {
     /// `[rows, hidden]`: chosen rows, normed.
@@ -50,14 +47,6 @@ pub(crate) struct HeadState {
     pub(crate) logits: CudaSlice<f32>,
     /// `[rows, ceil(vocab / 128), 4]`
     pub(crate) tiles: CudaSlice<f32>,
-    /// `[rows, 64]`
-    pub(crate) tokens: CudaSlice<i32>,
-    /// `[rows, 64]`
-    pub(crate) values: CudaSlice<f32>,
-    /// `[rows, 2]`
-    pub(crate) stats: CudaSlice<f32>,
-    /// `[rows]`
-    pub(crate) finite: CudaSlice<i32>,
 }
 
 impl PassState {
@@ -72,7 +61,7 @@ impl PassState {
         let (a, width) = (&dims.attention, dims.attention.cache_width());
         let angles = dims.rope.table(0..limits.positions());
         let angles: Vec<f32> = angles.values().iter().flat_map(|(cos, sin)| [*cos, *sin]).collect();
-        let partial = limits.partial_rows(dims);
+        let partial = limits.partial_rows(a.heads);
         Ok(Self {
             inputs: PassInputs::new(stream, limits, dims.vocab, true)?,
             rows: RowState::new(stream, dims, rows, taps, exchanged)?,
@@ -88,10 +77,6 @@ impl PassState {
                 x: zeros!(stream, rows * dims.hidden)?,
                 logits: zeros!(stream, rows * dims.vocab)?,
                 tiles: zeros!(stream, rows * dims.vocab.div_ceil(128) * 4)?,
-                tokens: zeros!(stream, rows * TOP)?,
-                values: zeros!(stream, rows * TOP)?,
-                stats: zeros!(stream, rows * 2)?,
-                finite: zeros!(stream, rows)?,
             },
             limits,
             dims: dims.clone(),
@@ -152,6 +137,20 @@ impl PassState {
         Ok(download_f32(stream, &self.head.logits, [rows, self.dims.vocab])?)
     }
 
+    /// Logits of one of the rows that the head was applied to last: `[vocab]`.
+    ///
+    /// # Errors
+    /// As [`PassState::hidden`].
+    pub fn logits_of(&self, stream: &Stream, row: usize) -> Result<Vec<f32>, CudaError> {
+        within("a row of logits", row, self.limits.rows.saturating_sub(1))?;
+        let vocab = self.dims.vocab;
+        let own = self.head.logits.slice(row * vocab..(row + 1) * vocab);
+        let copied = stream.cuda().clone_dtoh(&own);
+        let logits = copied.map_err(|error| KernelError::driver("copying a row of logits", error))?;
+        stream.synchronize()?;
+        Ok(logits)
+    }
+
     /// The tapped residuals of the rows of the last commit, for the drafter: `[count, taps · hidden]`, zeros for moves that
     /// moved nothing.
     ///
@@ -174,12 +173,6 @@ impl PassState {
 }
 
 impl Limits {
-    /// Rows of partial results of attention: every row could belong to a stream of the longest context.
-    fn partial_rows(&self, dims: &Dims) -> usize {
-        let leaves = Leaves::new(dims.attention.heads).at(self.positions()) + 1;
-        self.rows * dims.attention.heads * leaves
-    }
-
     /// Bytes of a [`PassState`] of one rank.
     ///
     /// # Errors
@@ -187,9 +180,9 @@ impl Limits {
     pub fn bytes(&self, dims: &Dims, taps: usize) -> Result<usize, CudaError> {
         let (a, width) = (&dims.attention, dims.attention.cache_width());
         let halves = dims.hidden + a.heads * (width + a.latent) + dims.layers * width;
-        let words = dims.vocab + 4 * dims.vocab.div_ceil(128) + 2 * TOP + 3;
+        let words = dims.vocab + 4 * dims.vocab.div_ceil(128);
         let pages = dims.layers * self.pages * PAGE_TOKENS * width;
-        let partial = self.partial_rows(dims) * (a.latent + 2) + self.positions() * a.rope;
+        let partial = self.partial_rows(a.heads) * (a.latent + 2) + self.positions() * a.rope;
         Ok(RowState::bytes(dims, self.rows, taps)?
             + 2 * (self.rows * halves + pages)
             + 4 * (self.rows * words + partial))

@@ -2,7 +2,7 @@
 
 use half::bf16;
 use kd_attn::PAGE_TOKENS;
-use kd_kernels::families::{commit, embed, gather_taps, lm_head, lm_head_top_k};
+use kd_kernels::families::{commit, embed, gather_taps, lm_head};
 use kd_kernels::ranks::Exchange;
 use kd_kernels::{Choice, CudaSlice, Device, Kernels, Search, Stream, TensorRef};
 use kd_moe::Routing;
@@ -12,10 +12,10 @@ use super::attention::tree_pass;
 use super::dims::Dims;
 use super::error::within;
 use super::inputs::{Bucket, Limits};
-use super::kernels::{Products, TargetKernels};
+use super::kernels::TargetKernels;
 use super::memory::{download_f32, head, head_mut};
 use super::rows::RowState;
-use super::state::{HeadState, PassState, TOP};
+use super::state::{HeadState, PassState};
 use super::upload::DeviceMatrix;
 use super::weights::{DeviceLayer, LayerLoader};
 use crate::target::Target;
@@ -88,11 +88,6 @@ impl CudaTarget {
     /// `lm_head` of this rank, which a drafter without a head of its own borrows.
     pub fn head_matrix(&self) -> &DeviceMatrix {
         &self.head
-    }
-
-    /// Products of our own dense family with inputs of the target's widths.
-    pub fn products(&self) -> &Products {
-        &self.kernels.products
     }
 
     /// Memory for passes within `limits`. `taps` are layers, counted from 0, whose output is kept for the drafter;
@@ -180,7 +175,7 @@ impl CudaTarget {
         Ok(Routing { top_k, ids: ids.into_iter().map(i32::cast_unsigned).collect(), weights, scores })
     }
 
-    /// Enqueues the head over the first `rows` rows of the last pass: logits, and the tiles that [`CudaTarget::top_k`] reads.
+    /// Enqueues the head over the first `rows` rows of the last pass.
     ///
     /// # Errors
     /// More rows than planned, a refused launch.
@@ -188,21 +183,6 @@ impl CudaTarget {
         let x = head(stream, &state.rows.normed, [rows, self.dims.hidden])?;
         let HeadState { logits, tiles, .. } = &mut state.head;
         self.apply_head(stream, x, logits, tiles)
-    }
-
-    /// As [`CudaTarget::logits`], over the rows that [`PassInputs::choose`](super::PassInputs::choose) named, `count` of them.
-    ///
-    /// # Errors
-    /// As [`CudaTarget::logits`].
-    pub fn chosen_logits(
-        &self,
-        stream: &Stream,
-        state: &mut PassState,
-        count: usize,
-    ) -> Result<(), CudaError> {
-        let table = head(stream, &state.rows.normed, [state.limits.rows, self.dims.hidden])?;
-        let ids = TensorRef::new(stream, state.inputs.chosen(count)?, [count])?;
-        self.gathered_logits(stream, &mut state.head, table, ids)
     }
 
     /// The head over rows `ids` of `table`.
@@ -236,25 +216,6 @@ impl CudaTarget {
             tiles: head_mut(stream, tiles, [rows, vocab.div_ceil(128), 4])?,
         };
         self.kernels.lm_head.launch(stream, Choice::Auto, args)?;
-        Ok(())
-    }
-
-    /// Enqueues the search for the 64 best tokens of each of the first `rows` rows of logits.
-    ///
-    /// # Errors
-    /// More rows than planned, a refused launch.
-    pub fn top_k(&self, stream: &Stream, state: &mut PassState, rows: usize) -> Result<(), CudaError> {
-        let (vocab, own) = (self.dims.vocab, &mut state.head);
-        let args = lm_head_top_k::Args {
-            logits: head(stream, &own.logits, [rows, vocab])?,
-            tiles: head(stream, &own.tiles, [rows, vocab.div_ceil(128), 4])?,
-            rank: i32::try_from(self.dims.rank).unwrap_or(-1),
-            tokens: head_mut(stream, &mut own.tokens, [rows, TOP])?,
-            values: head_mut(stream, &mut own.values, [rows, TOP])?,
-            stats: head_mut(stream, &mut own.stats, [rows, 2])?,
-            finite: head_mut(stream, &mut own.finite, [rows])?,
-        };
-        self.kernels.top_k.launch(stream, Choice::Auto, args)?;
         Ok(())
     }
 

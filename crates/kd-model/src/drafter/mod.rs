@@ -7,6 +7,7 @@
 mod shard;
 
 use kd_attn::{BlockSegment, CacheError, PagedCache, Rope};
+use kd_ddtree::DraftRow;
 use kd_tensor::ops::{TokenOutOfRange, check_ids};
 use kd_tensor::{Bf16Matrix, Matrix, Pool};
 
@@ -104,6 +105,11 @@ impl Drafter {
         self.target_ids.as_ref().map_or(draft_id, |ids| ids[draft_id as usize])
     }
 
+    /// A row of draft ids as one of target ids.
+    pub fn in_target_ids(&self, row: DraftRow) -> Option<DraftRow> {
+        in_target_ids(self.target_ids.as_deref(), row)
+    }
+
     /// A cache for `pages` pages of this drafter's context.
     ///
     /// # Panics
@@ -195,4 +201,13 @@ impl Drafter {
         let logits = ranks.iter_mut().map(|draft| std::mem::take(&mut draft.logits)).collect();
         Ok(Draft { logits: side_by_side(logits), ..ranks.swap_remove(0) })
     }
+}
+
+/// A row of draft ids as one of target ids: `ids` has the target's for each, where they differ. `None` if an id has none.
+pub(crate) fn in_target_ids(ids: Option<&[u32]>, row: DraftRow) -> Option<DraftRow> {
+    let Some(ids) = ids else { return Some(row) };
+    let child = |child: &kd_ddtree::Child| Some((*ids.get(child.token as usize)?, child.logprob));
+    let (tokens, logprobs): (Vec<u32>, Vec<f32>) =
+        row.children().iter().map(child).collect::<Option<Vec<_>>>()?.into_iter().unzip();
+    DraftRow::from_top_k(&tokens, &logprobs).ok()
 }

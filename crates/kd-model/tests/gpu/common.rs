@@ -12,7 +12,7 @@ use kd_tensor::{Matrix, Pool};
 
 /// Layers whose output is kept.
 pub(crate) const TAPS: [usize; 2] = [1, 4];
-pub(crate) const LIMITS: Limits = Limits { rows: 160, streams: 6, pages: 30, stream_pages: 5 };
+pub(crate) const LIMITS: Limits = Limits { rows: 160, nodes: 129, streams: 6, pages: 30, stream_pages: 5 };
 /// The least router margin at which a row is compared with the CPU: rounding to bf16 chooses no other expert.
 const MARGIN: f32 = 0.004;
 

@@ -18,7 +18,7 @@ fn random_weights_keep_rows_at_a_sane_size() {
     };
     let stream = device.stream().expect("a stream");
     let dims = || Dims::sized(Profile::named("demo-tp1").expect("a profile"), 20);
-    let limits = Limits { rows: 16, streams: 16, pages: 16, stream_pages: 1 };
+    let limits = Limits { rows: 16, nodes: 1, streams: 16, pages: 16, stream_pages: 1 };
     let tokens: Vec<u32> = (0..16).map(|i| i * 3).collect();
     let tables: Vec<[PageId; 1]> = (0..16).map(|page| [PageId(page)]).collect();
     let segments: Vec<_> =
@@ -72,7 +72,7 @@ fn what_does_not_fit_is_refused_with_what_would() {
     let message = refused.expect_err("a million layers").to_string();
     assert!(message.contains("of 1000000 layers would fit"), "{message}");
     let target = CudaTarget::random(&stream, &kernels, Dims::sized(profile, 2), WEIGHTS).expect("two layers");
-    let vast = Limits { rows: 8, streams: 1, pages: 1 << 30, stream_pages: 8 };
+    let vast = Limits { rows: 8, nodes: 8, streams: 1, pages: 1 << 30, stream_pages: 8 };
     let refused = target.state(&stream, vast, &[], 1);
     assert!(matches!(refused, Err(CudaError::OutOfMemory { .. })));
     let message = refused.expect_err("a billion pages").to_string();
@@ -114,7 +114,7 @@ fn k26_rows_do_not_depend_on_the_pass() {
     let stream = device.stream().expect("a stream");
     let dims = Dims::sized(Profile::named("k26-tp8").expect("a profile"), 4);
     let target = CudaTarget::random(&stream, &kernels, dims, WEIGHTS).expect("random weights");
-    let limits = Limits { rows: 528, streams: 5, pages: 8, stream_pages: 1 };
+    let limits = Limits { rows: 528, nodes: 129, streams: 5, pages: 8, stream_pages: 1 };
     let mut state = target.state(&stream, limits, &[], 1).expect("a state");
     let mut pass = |sizes: &[usize]| {
         let tokens: Vec<u32> = sizes.iter().flat_map(|size| (0..*size as u32).map(|i| i * 37 + 5)).collect();

@@ -24,9 +24,7 @@ fn record(stream: &Stream, round: &mut Arc<Mutex<Round>>) -> Result<(), KernelEr
     let Round { gpu, state, bucket } = &mut *round;
     let pass =
         gpu.forward(stream, state, *bucket, &OneRank).and_then(|()| gpu.logits(stream, state, bucket.rows));
-    let all =
-        pass.and_then(|()| gpu.top_k(stream, state, bucket.rows)).and_then(|()| gpu.commit(stream, state, 8));
-    all.map_err(|error| match error {
+    pass.and_then(|()| gpu.commit(stream, state, 8)).map_err(|error| match error {
         CudaError::Kernel(error) => error,
         other => KernelError::Exchange { what: other.to_string() },
     })

@@ -55,7 +55,7 @@ impl Gpu {
 
     /// A record of `what`, with the floors of this run.
     fn record(&self, what: &str, rates: &Rates) -> Record {
-        let mut record = Record::on(what, self.machine());
+        let mut record = Record::on(what, machine(&self.device, &self.kernels));
         record.set("profile", self.profile.as_str());
         record.set(
             "floors",
@@ -66,18 +66,6 @@ impl Gpu {
             }),
         );
         record
-    }
-
-    fn machine(&self) -> Value {
-        let header = self.kernels.bundle().header();
-        let driver = driver_version().map(|version| format!("{}.{}", version / 1000, version % 1000 / 10));
-        json!({
-            "device": self.device.name(),
-            "sms": self.device.sms(),
-            "kernels": format!("{} {} ({})", header.profile, header.arch, header.toolchain),
-            "driver": driver.ok().map(|version| format!("CUDA {version}")),
-            "os": std::env::consts::OS,
-        })
     }
 
     /// One line for the terminal.
@@ -91,6 +79,19 @@ impl Gpu {
             rates.launch
         )
     }
+}
+
+/// A device with its kernels, as records name it.
+pub(crate) fn machine(device: &Device, kernels: &Kernels) -> Value {
+    let header = kernels.bundle().header();
+    let driver = driver_version().map(|version| format!("{}.{}", version / 1000, version % 1000 / 10));
+    json!({
+        "device": device.name(),
+        "sms": device.sms(),
+        "kernels": format!("{} {} ({})", header.profile, header.arch, header.toolchain),
+        "driver": driver.ok().map(|version| format!("CUDA {version}")),
+        "os": std::env::consts::OS,
+    })
 }
 
 /// Writes the picture of a measurement beside its result file; without one, nothing.

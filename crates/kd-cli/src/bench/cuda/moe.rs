@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::Context;
 use kd_moe::bench::{Options, Peer, ROWS, RoutingKind, peers, run as measure, shape, svg};
 
-use super::{Gpu, draw};
+use super::{Gpu, draw, machine};
 use crate::args::BenchMoeArgs;
 use crate::bench::record::Record;
 use crate::{UsageError, input};
@@ -33,7 +33,8 @@ pub(in crate::bench) fn run(args: &BenchMoeArgs, gpu: &Gpu, peers: &[Peer]) -> a
     let options = Options { rows, routing, experts, replays: REPLAYS, seed: SEED };
     let report = measure(&gpu.device, &gpu.kernels, shape, &options)?;
     write!(stdout(), "{}", report.table(peers))?;
-    let mut record = Record::on("one layer of INT4 experts, grouping to combine", gpu.machine());
+    let mut record =
+        Record::on("one layer of INT4 experts, grouping to combine", machine(&gpu.device, &gpu.kernels));
     record.set("profile", gpu.profile.as_str());
     report.fields().into_iter().for_each(|(key, value)| record.set(key, value));
     let out = args.on.out.out.as_deref();

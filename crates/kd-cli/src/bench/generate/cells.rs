@@ -3,13 +3,13 @@
 use anyhow::bail;
 use kd_engine::budget::Allocator;
 use kd_engine::{Engine, Models, Speculation};
-use kd_tensor::Pool;
 use serde::{Deserialize, Serialize};
 
 use super::super::samples::Samples;
 use super::{engine, requests};
 use crate::args::{BenchGenerateArgs, Mode};
 use crate::generate::run;
+use crate::place::Place;
 
 /// A fixed budget that is this much slower than the fastest in its first run is not run again.
 const HOPELESS: f64 = 1.3;
@@ -48,12 +48,13 @@ impl<'a> Bench<'a> {
     pub(super) fn new(
         args: &'a BenchGenerateArgs,
         models: &Models,
-        pool: Pool,
+        place: Place,
         prompts: Vec<(String, Vec<u32>)>,
     ) -> anyhow::Result<Self> {
         let streams = args.streams.iter().map(|n| n.get()).max().unwrap_or(1);
         let longest = prompts.iter().map(|(_, ids)| ids.len()).max().unwrap_or(0) + args.max_tokens.get();
-        let engine = engine(models, pool, streams, longest)?;
+        let nodes = args.budgets.iter().map(|mode| speculation(*mode).most_nodes()).max().unwrap_or(0);
+        let engine = engine(models, place, [streams, nodes, longest])?;
         let modes = args.budgets.iter().map(|&mode| (mode, engine.budget().clone())).collect();
         Ok(Self { args, prompts, engine, modes })
     }
@@ -143,17 +144,12 @@ impl<'a> Bench<'a> {
         temperature: f64,
     ) -> anyhow::Result<(f64, Vec<run::Outcome>)> {
         let (mode, budget) = &mut self.modes[at];
-        let speculation = match *mode {
-            Mode::Nodes(nodes) => Speculation::Tree { nodes },
-            Mode::Chain => Speculation::Chain,
-            Mode::Auto | Mode::Cold => Speculation::Auto,
-        };
         if *mode == Mode::Cold {
             *budget = Allocator::new(*budget.options());
         }
-        let requests = requests(ids, streams, temperature, self.args.max_tokens.get(), speculation);
+        let requests = requests(ids, streams, temperature, self.args.max_tokens.get(), speculation(*mode));
         std::mem::swap(self.engine.budget_mut(), budget);
-        let outcomes = run::run(&mut self.engine, &requests, |_| Ok(()))?;
+        let outcomes = run::run(&mut self.engine, &requests)?;
         std::mem::swap(self.engine.budget_mut(), budget);
         if let Some(error) = outcomes.iter().find_map(|o| o.error.as_ref()) {
             bail!("{mode}: {error}");
@@ -162,5 +158,14 @@ impl<'a> Bench<'a> {
         let tokens: u64 = outcomes.iter().map(|o| o.stats.generated - 1).sum();
         let seconds = outcomes.iter().map(|o| o.stats.decode).max().unwrap_or_default().as_secs_f64();
         Ok((tokens as f64 / seconds, outcomes))
+    }
+}
+
+/// What the requests of a mode ask for.
+fn speculation(mode: Mode) -> Speculation {
+    match mode {
+        Mode::Nodes(nodes) => Speculation::Tree { nodes },
+        Mode::Chain => Speculation::Chain,
+        Mode::Auto | Mode::Cold => Speculation::Auto,
     }
 }

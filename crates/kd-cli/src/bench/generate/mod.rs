@@ -7,16 +7,14 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use kd_engine::{Engine, EngineOptions, Models, PAGE_TOKENS, Request, SamplingParams, Speculation};
-use kd_tensor::Pool;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::floors::Floors;
-use super::record::Record;
 use super::work;
 use crate::args::{BenchGenerateArgs, BenchPromptArgs, Mode};
 use crate::models::Loaded;
-use crate::{UsageError, input, interrupt, models, place};
+use crate::place::Place;
+use crate::{UsageError, input, interrupt, models};
 use cells::{Bench, Cell};
 
 /// Key of all draws.
@@ -33,15 +31,14 @@ pub(super) fn run(args: &BenchGenerateArgs) -> anyhow::Result<()> {
         return Err(UsageError(message.to_owned()).into());
     }
     let prompts = prompts(&args.prompts, &loaded)?;
-    let pool = place::cpu("kd bench generate", &args.common)?;
-    let floors = Floors::measure(&pool, work::weight_bytes(&loaded.models) as usize);
+    let place = Place::of(&args.common, &loaded.models)?;
+    let floors = place.floors(work::weight_bytes(&loaded.models) as usize)?;
     if !args.common.quiet {
-        say!("kd: {} on the CPU with {} threads", models::describe(&loaded.models), pool.threads());
+        say!("kd: {} {}", models::describe(&loaded.models), place.describe());
         say!("kd: {}", floors.describe());
     }
-    let mut record = Record::new(
+    let mut record = place.record(
         "generated tokens a second: plain decoding, chains and trees of fixed budgets, and the automatic budget",
-        &pool,
     );
     interrupt::heed();
     report::describe(args, &floors, &mut record);
@@ -50,7 +47,7 @@ pub(super) fn run(args: &BenchGenerateArgs) -> anyhow::Result<()> {
     if !cells.is_empty() && !args.common.quiet {
         say!("kd: goes on after {} cells that were measured before", cells.len());
     }
-    let mut bench = Bench::new(args, &loaded.models, pool, prompts)?;
+    let mut bench = Bench::new(args, &loaded.models, place, prompts)?;
     let cells = bench.run(cells, |cells| report::write(args, cells, record.clone()))?;
     report::print(args, &loaded.models, &floors, &cells)?;
     bench.budget().map_or(Ok(()), report::learnt)
@@ -129,13 +126,18 @@ pub(crate) fn requests(
     (0..streams as u32).map(request).collect()
 }
 
-/// An engine with room for `streams` streams of `tokens` tokens, which reads all prompts in one pass.
-pub(crate) fn engine(models: &Models, pool: Pool, streams: usize, tokens: usize) -> anyhow::Result<Engine> {
+/// An engine with room for streams of `tokens` tokens and trees of `nodes` nodes, which reads all prompts in one pass, or, on a
+/// GPU, as many at once as it can.
+pub(crate) fn engine(
+    models: &Models,
+    place: Place,
+    [streams, nodes, tokens]: [usize; 3],
+) -> anyhow::Result<Engine> {
     let longest = models.target.config().max_position_embeddings;
     let options = EngineOptions {
         max_streams: streams,
         cache_tokens: streams * tokens.min(longest).next_multiple_of(PAGE_TOKENS),
         prefill_chunk: streams * tokens,
     };
-    Ok(Engine::new(models.clone(), pool, options)?)
+    place.engine(models.clone(), options, nodes, true)
 }

@@ -30,7 +30,7 @@ use super::error::within;
 use super::memory::{download_f32, head, head_mut, part};
 use super::upload::DeviceMatrix;
 use super::{CudaError, CudaTarget};
-use crate::drafter::Drafter;
+use crate::drafter::{Drafter, in_target_ids};
 use kernels::DraftKernels;
 use memory::DraftMemory;
 use pass::Pass;
@@ -133,11 +133,6 @@ impl CudaDrafter {
     /// What memory was planned for.
     pub fn limits(&self) -> DraftLimits {
         self.limits
-    }
-
-    /// Whether the drafter needs the target's embedding, and whether it needs the target's head.
-    pub fn borrows(&self) -> (bool, bool) {
-        (self.weights.embed.is_none(), self.weights.head.is_none())
     }
 
     /// Enqueues the context of committed tokens: their taps fused and normed, keys and values of all layers into the pages.
@@ -246,17 +241,9 @@ impl CudaDrafter {
     /// tokens: as many as are finite, from the first on. `found` has what every rank found.
     pub fn rows(&self, found: &[BestTokens], index: usize, k: usize) -> Vec<DraftRow> {
         let first = index * self.dims.drafted();
-        let row = |row| self.in_target_ids(BestTokens::row(found, first + row, k)?);
+        let ids = self.target_ids.as_deref();
+        let row = |row| in_target_ids(ids, BestTokens::row(found, first + row, k)?);
         (0..self.dims.drafted()).map_while(row).collect()
-    }
-
-    /// A row of draft ids as one of target ids.
-    fn in_target_ids(&self, row: DraftRow) -> Option<DraftRow> {
-        let Some(ids) = &self.target_ids else { return Some(row) };
-        let child = |child: &kd_ddtree::Child| Some((*ids.get(child.token as usize)?, child.logprob));
-        let children: Option<Vec<_>> = row.children().iter().map(child).collect();
-        let (tokens, logprobs): (Vec<u32>, Vec<f32>) = children?.into_iter().unzip();
-        DraftRow::from_top_k(&tokens, &logprobs).ok()
     }
 
     /// Logits of the last draft of `streams` streams, `[streams · (block - 1), vocab]`, on the host.

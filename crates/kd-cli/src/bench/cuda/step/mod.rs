@@ -99,11 +99,18 @@ fn taps(draft: &DraftDims, layers: usize) -> Vec<usize> {
 fn limits(args: &BenchStepArgs, block: usize) -> Limits {
     let needs = |cell: Cell| {
         let own = rounds::pages(cell.context, cell.nodes.min(block));
-        Limits { rows: cell.rows(), streams: cell.streams, pages: cell.streams * own, stream_pages: own }
+        Limits {
+            rows: cell.rows(),
+            nodes: cell.nodes,
+            streams: cell.streams,
+            pages: cell.streams * own,
+            stream_pages: own,
+        }
     };
-    let none = Limits { rows: 1, streams: 1, pages: 1, stream_pages: 1 };
+    let none = Limits { rows: 1, nodes: 1, streams: 1, pages: 1, stream_pages: 1 };
     all(args).map(needs).fold(none, |a, b| Limits {
         rows: a.rows.max(b.rows),
+        nodes: a.nodes.max(b.nodes),
         streams: a.streams.max(b.streams),
         pages: a.pages.max(b.pages),
         stream_pages: a.stream_pages.max(b.stream_pages),

@@ -56,7 +56,7 @@ impl Rank {
         taps: &[usize],
     ) -> Result<Self, CudaError> {
         let state = target.state(stream, limits, taps, 1)?;
-        let Limits { rows, streams, pages, stream_pages } = limits;
+        let Limits { rows, streams, pages, stream_pages, .. } = limits;
         let draft_limits = DraftLimits { streams, tokens: rows, pages, stream_pages };
         let vocab = target.dims().vocab;
         Ok(Self {
