@@ -4,7 +4,9 @@ mod antifake;
 mod company;
 mod cpu;
 mod lossless;
+mod memory;
 mod speed;
+mod sticky;
 
 use kd_engine::cuda::Gpu;
 use kd_engine::{Engine, EngineOptions, Request, SamplingParams, Speculation};

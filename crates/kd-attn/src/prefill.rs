@@ -56,6 +56,14 @@ pub struct Workspace {
 }
 
 impl Prefill {
+    /// Fails unless `kernels` has what chunks of `config` launch.
+    ///
+    /// # Errors
+    /// A unit that the bundle lacks.
+    pub fn check(kernels: &Kernels, config: MlaConfig) -> Result<(), KernelError> {
+        units(kernels, config).map(drop)
+    }
+
     /// Loads the kernels for `config`, whose heads are those of this rank; `block` keys are expanded at a time, whole pages.
     ///
     /// # Errors
@@ -71,16 +79,12 @@ impl Prefill {
             let (unit, what) = ("prefill".to_owned(), "keys of a block (a page at least)");
             return Err(KernelError::Limit { unit, what, value: 0, limit: 0 });
         }
-        let size = |size: usize| i64::try_from(size).unwrap_or(i64::MAX);
-        let [n, r, vd, c] = [config.nope, config.rope, config.value, config.latent].map(size);
         let width = config.heads * (config.nope + config.value);
+        let (gather, attention) = units(kernels, config)?;
         Ok(Self {
-            gather: latent_gather::LatentGather::load(kernels, latent_gather::Dims { w: c + r })?,
+            gather,
             expand: Product::new(device, width, config.latent, config.cache_width(), block)?,
-            attention: prefill_attention::PrefillAttention::load(
-                kernels,
-                prefill_attention::Dims { n, r, vd, c },
-            )?,
+            attention,
             config,
             block,
         })
@@ -176,6 +180,17 @@ impl Prefill {
         }
         Ok(())
     }
+}
+
+fn units(
+    kernels: &Kernels,
+    config: MlaConfig,
+) -> Result<(latent_gather::LatentGather, prefill_attention::PrefillAttention), KernelError> {
+    let size = |size: usize| i64::try_from(size).unwrap_or(i64::MAX);
+    let [n, r, vd, c] = [config.nope, config.rope, config.value, config.latent].map(size);
+    let gather = latent_gather::LatentGather::load(kernels, latent_gather::Dims { w: c + r })?;
+    let dims = prefill_attention::Dims { n, r, vd, c };
+    Ok((gather, prefill_attention::PrefillAttention::load(kernels, dims)?))
 }
 
 impl Workspace {

@@ -57,13 +57,20 @@ impl Place {
                 let max_streams = options.max_streams.min(gpu.most_streams());
                 let prefill_chunk = options.prefill_chunk.min(MOST_CHUNK);
                 let options = EngineOptions { max_streams, prefill_chunk, ..options };
+                let mut loaded = None;
                 let engine = Engine::on_gpu(models, gpu, options, |loading| {
+                    loaded = Some(loading);
                     if !quiet {
                         show(loading);
                     }
                 })?;
-                if !quiet {
-                    say!("kd: ready after {:.1} s", begin.elapsed().as_secs_f64());
+                if let (false, Some(Loading { taken, bytes, .. })) = (quiet, loaded) {
+                    say!(
+                        "kd: ready after {:.1} s; with its weights of {:.2} GB on the device, {:.2} GB were taken",
+                        begin.elapsed().as_secs_f64(),
+                        bytes as f64 / 1e9,
+                        taken as f64 / 1e9
+                    );
                 }
                 Ok(engine)
             }
@@ -122,7 +129,7 @@ pub(crate) fn one_rank(ranks: RankArgs) -> anyhow::Result<()> {
 }
 
 /// One line that is written again and again on a terminal, and once anywhere else.
-fn show(Loading { layers, of, bytes, elapsed }: Loading) {
+fn show(Loading { layers, of, bytes, elapsed, .. }: Loading) {
     let done = layers == of;
     let terminal = stderr().is_terminal();
     if !done && !terminal {

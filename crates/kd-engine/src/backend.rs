@@ -13,6 +13,7 @@ mod tests;
 
 use std::fmt::Debug;
 use std::sync::Arc;
+use std::time::Duration;
 
 use kd_attn::PageId;
 use kd_ddtree::{DraftRow, Tree};
@@ -174,4 +175,14 @@ pub(crate) trait Backend: Debug + Send {
 
     /// What the target's passes have done so far.
     fn ops(&self) -> OpCounter;
+
+    /// Begins or ends timing passes on a device; a backend without one has nothing to time.
+    fn time_device(&mut self, on: bool) {
+        let _ = on;
+    }
+
+    /// Time that the device has spent in passes of rounds since it was last asked, once they are over; `None` if it is not timed.
+    fn device_time(&mut self) -> Result<Option<Duration>, DeviceError> {
+        Ok(None)
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use kd_attn::PagedCache;
 use kd_ddtree::budget::{Allocator, Options, Outcome};
@@ -67,6 +68,8 @@ pub struct Step {
     pub rounds: Vec<Round>,
     /// What they took together; `None` if there were none.
     pub outcome: Option<Outcome>,
+    /// Time that a device spent in the passes of these rounds; `None` unless [`Engine::time_device`] asked for it.
+    pub device: Option<Duration>,
 }
 
 /// Runs any number of requests over one target and its drafter.
@@ -244,6 +247,12 @@ impl Engine {
         self.backend.ops()
     }
 
+    /// From here on, or no more, a [`Step`] says how long a GPU was busy with its rounds: what is left of their time is the
+    /// host's. Such a step waits for all that it has started.
+    pub fn time_device(&mut self, on: bool) {
+        self.backend.time_device(on);
+    }
+
     /// Why the engine takes no more requests; `None` while it does.
     pub fn failure(&self) -> Option<&DeviceError> {
         self.failure.as_ref()
@@ -267,7 +276,9 @@ impl Engine {
     fn try_step(&mut self, step: &mut Step) -> Result<(), DeviceError> {
         self.admit()?;
         self.prefill(step)?;
-        self.round(step)
+        self.round(step)?;
+        step.device = self.backend.device_time()?;
+        Ok(())
     }
 
     fn admit(&mut self) -> Result<(), DeviceError> {

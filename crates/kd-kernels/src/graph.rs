@@ -5,7 +5,7 @@
 
 use bytemuck::Pod;
 use cudarc::driver::sys::{CUevent_flags, CUgraphInstantiate_flags, CUstreamCaptureMode, cuGraphGetNodes};
-use cudarc::driver::{CudaGraph, CudaSlice, CudaView, CudaViewMut, DevicePtr, DeviceRepr, result};
+use cudarc::driver::{CudaEvent, CudaGraph, CudaSlice, CudaView, CudaViewMut, DevicePtr, DeviceRepr, result};
 
 use crate::{KernelError, Stream, TensorMut, TensorRef};
 
@@ -14,6 +14,24 @@ pub struct Graph<R> {
     graph: CudaGraph,
     stream: Stream,
     resources: R,
+}
+
+/// The beginning and the end of a replay on the device.
+#[derive(Debug)]
+pub struct Marks {
+    begin: CudaEvent,
+    end: CudaEvent,
+}
+
+impl Marks {
+    /// Microseconds between them; waits for the end.
+    ///
+    /// # Errors
+    /// The failure of a launch.
+    pub fn micros(&self) -> Result<f64, KernelError> {
+        let milliseconds = self.begin.elapsed_ms(&self.end);
+        Ok(f64::from(milliseconds.map_err(|error| KernelError::driver("timing a graph", error))?) * 1e3)
+    }
 }
 
 impl Stream {
@@ -56,6 +74,21 @@ impl<R> Graph<R> {
         self.graph.launch().map_err(|error| KernelError::driver("launching a graph", error))
     }
 
+    /// As [`Graph::launch`]; what it returns says how long the replay took on the device, once it is over.
+    ///
+    /// # Errors
+    /// As [`Graph::launch`].
+    pub fn launch_marked(&self) -> Result<Marks, KernelError> {
+        let begin = self.mark()?;
+        self.launch()?;
+        Ok(Marks { begin, end: self.mark()? })
+    }
+
+    fn mark(&self) -> Result<CudaEvent, KernelError> {
+        let event = self.stream.cuda().record_event(Some(CUevent_flags::CU_EVENT_DEFAULT));
+        event.map_err(|error| KernelError::driver("timing a graph", error))
+    }
+
     /// Microseconds of one replay: the mean of `replays` (at least one), measured on the device after one more to warm up.
     ///
     /// # Errors
@@ -76,12 +109,9 @@ impl<R> Graph<R> {
 
     /// Replays and waits: the microseconds that all `replays` took on the device.
     fn time_all(&self, replays: usize) -> Result<f64, KernelError> {
-        let failed = |error| KernelError::driver("timing a graph", error);
-        let event = || self.stream.cuda().record_event(Some(CUevent_flags::CU_EVENT_DEFAULT)).map_err(failed);
-        let begin = event()?;
+        let begin = self.mark()?;
         (0..replays).try_for_each(|_| self.launch())?;
-        let milliseconds = begin.elapsed_ms(&event()?).map_err(failed)?;
-        Ok(f64::from(milliseconds) * 1e3)
+        Marks { begin, end: self.mark()? }.micros()
     }
 
     /// How many launches and copies it has.

@@ -29,7 +29,7 @@ pub use cudarc::driver::{CudaSlice, CudaView, CudaViewMut, DeviceRepr, DriverErr
 pub use device::{Device, Stream, driver_version};
 pub use error::KernelError;
 pub use fork::Fork;
-pub use graph::{Buffer, Element, Graph};
+pub use graph::{Buffer, Element, Graph, Marks};
 pub use launch::{
     Blocks, Choice, Int4Ref, Kernels, LoadedUnit, Product, Selection, Source, TensorMut, TensorRef, Units,
     arith,

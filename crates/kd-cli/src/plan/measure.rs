@@ -1,5 +1,7 @@
 //! Timing rounds of every size, and seeing what drafts gain.
 
+use std::time::Instant;
+
 use anyhow::bail;
 use kd_engine::budget::{SIZES, Stored, StoredCell, edge};
 use kd_engine::{Engine, MAX_NODES, Models, RequestId, Speculation};
@@ -24,6 +26,8 @@ pub(super) struct Passes {
     pub(super) size: usize,
     pub(super) context: usize,
     pub(super) seconds: Samples,
+    /// Of a GPU: the share of whole rounds, drafts and host included, in which it ran nothing.
+    pub(super) gaps: Samples,
 }
 
 /// Everything measured.
@@ -133,17 +137,20 @@ impl<'a> Meter<'a> {
         while engine.step().outcome.is_none_or(|outcome| outcome.drafting < streams) {
             interrupt::check()?;
         }
+        engine.time_device(true);
         let mut drafts = Samples::default();
         let (mut verify, mut read) = (Vec::new(), Samples::default());
         for nodes in sizes {
             ids.iter().try_for_each(|&id| engine.set_speculation(id, Speculation::Tree { nodes }))?;
-            let mut seconds = Samples::default();
+            let (mut seconds, mut gaps) = (Samples::default(), Samples::default());
             for round in 0..=ROUNDS {
                 interrupt::check()?;
-                let Some(outcome) = engine.step().outcome else {
-                    bail!("the streams ended before their rounds")
-                };
+                let begin = Instant::now();
+                let step = engine.step();
+                let whole = begin.elapsed();
+                let Some(outcome) = step.outcome else { bail!("the streams ended before their rounds") };
                 if round > 0 {
+                    gaps.0.extend(step.device.map(|busy| 1.0 - busy.as_secs_f64() / whole.as_secs_f64()));
                     seconds.0.push(outcome.verify);
                     if outcome.drafting == streams {
                         drafts.0.push(outcome.draft);
@@ -151,10 +158,15 @@ impl<'a> Meter<'a> {
                     }
                 }
             }
-            verify.push(Passes { size: streams * (1 + nodes), context, seconds });
+            verify.push(Passes { size: streams * (1 + nodes), context, seconds, gaps });
         }
         self.measured.read.0.extend(read.0);
-        self.measured.draft.push(Passes { size: streams, context, seconds: drafts });
+        self.measured.draft.push(Passes {
+            size: streams,
+            context,
+            seconds: drafts,
+            gaps: Samples::default(),
+        });
         // Sizes that more than one number of streams reaches are timed by the first.
         let known =
             |p: &Passes| self.measured.verify.iter().any(|v| (v.size, v.context) == (p.size, p.context));

@@ -34,12 +34,14 @@ pub(super) fn print(
     costs: &CostModel,
 ) -> anyhow::Result<()> {
     let mut out = stdout().lock();
-    let mut table = Table::new(["rows", "context", "verify", "spread", "µs a row", "floor", "time / floor"]);
+    let heads = ["rows", "context", "verify", "spread", "µs a row", "floor", "time / floor"];
+    let timed = measured.verify.iter().any(|p| !p.gaps.0.is_empty());
+    let mut table = Table::new(heads.into_iter().chain(timed.then_some("host gap")));
     for p in &measured.verify {
         let median = p.seconds.median();
         let work = work::target(models.target.config(), p.size as f64, p.context as f64);
         let (floor, _) = floors.seconds(work.multiply_adds, work.bytes);
-        table.row([
+        let row = [
             p.size.to_string(),
             p.context.to_string(),
             milliseconds(median),
@@ -47,7 +49,9 @@ pub(super) fn print(
             format!("{:.1}", median * 1e6 / p.size as f64),
             milliseconds(floor),
             format!("{:.2}", median / floor),
-        ]);
+        ];
+        let gap = timed.then(|| format!("{:.1}%", 100.0 * p.gaps.median()));
+        table.row(row.into_iter().chain(gap));
     }
     writeln!(out, "{table}")?;
     let mut table = Table::new(["streams that draft", "context", "draft", "spread"]);
@@ -179,7 +183,11 @@ pub(super) fn fill(args: &PlanArgs, measured: &Measured, costs: &CostModel, reco
     let passes = |passes: &[Passes]| -> Value {
         let one = |p: &Passes| {
             let samples: Vec<f64> = p.seconds.0.iter().map(|s| (s * 1e7).round() / 1e4).collect();
-            json!({ "size": p.size, "context": p.context, "samples_ms": samples })
+            let mut cell = json!({ "size": p.size, "context": p.context, "samples_ms": samples });
+            if !p.gaps.0.is_empty() {
+                cell["host_gap"] = p.gaps.0.iter().map(|gap| (gap * 1e4).round() / 1e4).collect();
+            }
+            cell
         };
         passes.iter().map(one).collect()
     };

@@ -1,16 +1,19 @@
 //! The passes of a round on a GPU.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use kd_attn::{Mask, PAGE_TOKENS, PageId, Segment};
 use kd_ddtree::DraftRow;
-use kd_kernels::Stream;
+use kd_kernels::{KernelError, Kernels, Marks, Stream};
 use kd_model::OpCounter;
-use kd_model::cuda::{Bucket, ChunkLimits, CudaError, CudaTarget, Dims, Limits, MOST_ROWS, Move};
+use kd_model::cuda::{
+    Bucket, ChunkLimits, CudaDrafter, CudaError, CudaTarget, Dims, DraftDims, Fit, Limits, MOST_ROWS, Move,
+};
 
 use super::Gpu;
 use super::buckets::{Buckets, up_to};
-use super::drafting::Drafting;
+use super::drafting::{Drafting, draft_limits};
 use super::passes::{Captured, Passes, Shared};
 use super::sampling::{RowDraw, Sampling};
 use crate::EngineError;
@@ -37,6 +40,8 @@ pub(super) struct Cuda {
     first: Vec<usize>,
     ops: OpCounter,
     layers: u64,
+    /// Of the replays that have not been asked for, if they are timed.
+    marks: Option<Vec<Marks>>,
 }
 
 impl Cuda {
@@ -52,22 +57,24 @@ impl Cuda {
         within(options.slots(), nodes)?;
         let buckets = Buckets::new(options.slots(), nodes);
         let limits = limits(models, options, &buckets, nodes);
-        let bytes = Dims::of(models.target.config(), 0, 1)?.weight_bytes()?;
-        let target = CudaTarget::load(&stream, &kernels, &models.target, 0, &mut |done, of| {
-            report(done, of, bytes);
-        })?;
-        let taps = models.drafter.as_ref().map_or(&[][..], |drafter| &drafter.config().target_layer_ids);
-        let state = target.state(&stream, limits, taps, 1)?;
         let chunk = ChunkLimits {
             rows: options.prefill_chunk.max(1),
             streams: options.slots(),
             block: BLOCK.min(limits.context()),
         };
+        let read = limits.rows.max(chunk.rows);
+        let dims = Dims::of(models.target.config(), 0, 1)?;
+        admit(&stream, &kernels, models, (&dims, limits, chunk), read)?;
+        let bytes = dims.weight_bytes()?;
+        let target = CudaTarget::load(&stream, &kernels, &models.target, 0, &mut |done, of| {
+            report(done, of, bytes);
+        })?;
+        let taps = models.drafter.as_ref().map_or(&[][..], |drafter| &drafter.config().target_layer_ids);
+        let state = target.state(&stream, limits, taps, 1)?;
         let chunks = target.prefill_state(&device, &stream, &kernels, &state, chunk, 1)?;
         let vocab = target.dims().vocab;
         let sampling = Sampling::new(&stream, &kernels, limits.rows, vocab).map_err(CudaError::from)?;
         let drafter = models.drafter.as_ref();
-        let read = limits.rows.max(chunk.rows);
         let drafting =
             drafter.map(|drafter| Drafting::load(&stream, &kernels, drafter, limits, read)).transpose()?;
         let layers = target.dims().layers as u64;
@@ -82,6 +89,7 @@ impl Cuda {
             first: Vec::new(),
             ops: OpCounter::default(),
             layers,
+            marks: None,
         };
         cuda.warm_up(options.slots(), nodes)?;
         device.freeze();
@@ -169,7 +177,7 @@ impl Backend for Cuda {
         let mut passes = self.shared.lock();
         passes.state.inputs.write(&self.stream, tokens, &segments)?;
         passes.sampling.write(&self.stream, &draws)?;
-        graph.launch()?;
+        replay(graph, &mut self.marks)?;
         count(&mut self.ops, self.layers, tokens.len());
         let found = answers(&passes, &self.stream, &draws);
         drop(passes);
@@ -201,7 +209,7 @@ impl Backend for Cuda {
         if let (Some(drafting), true) = (&passes.drafting, drafts) {
             drafting.write_context(&self.stream, &moved)?;
         }
-        Ok(graph.launch()?)
+        Ok(replay(graph, &mut self.marks)?)
     }
 
     /// The drafter reads what is committed at once: its taps are on the device for one pass only.
@@ -222,12 +230,30 @@ impl Backend for Cuda {
             .next()
             .ok_or_else(|| DeviceError(format!("no graph for drafts of {} streams", heads.len())))?;
         drafting.write_blocks(&self.stream, heads)?;
-        graph.launch()?;
+        replay(graph, &mut self.marks)?;
         Ok(drafting.rows(&self.stream, heads)?)
     }
 
     fn ops(&self) -> OpCounter {
         self.ops
+    }
+
+    fn time_device(&mut self, on: bool) {
+        self.marks = on.then(Vec::new);
+    }
+
+    fn device_time(&mut self) -> Result<Option<Duration>, DeviceError> {
+        let Some(marks) = &mut self.marks else { return Ok(None) };
+        let micros = marks.drain(..).map(|marks| marks.micros()).sum::<Result<f64, _>>()?;
+        Ok(Some(Duration::from_secs_f64(micros * 1e-6)))
+    }
+}
+
+/// Replays `graph`, with marks if they are kept.
+fn replay<S>(graph: &Captured<S>, marks: &mut Option<Vec<Marks>>) -> Result<(), KernelError> {
+    match marks {
+        Some(marks) => graph.launch_marked().map(|own| marks.push(own)),
+        None => graph.launch(),
     }
 }
 
@@ -256,6 +282,32 @@ fn within(streams: usize, nodes: usize) -> Result<(), CudaError> {
     let (what, found) =
         ("rows of a round (streams times one and the nodes of a tree)", streams * (1 + nodes));
     if found <= MOST_ROWS { Ok(()) } else { Err(CudaError::Limit { what, found, limit: MOST_ROWS }) }
+}
+
+/// Fails unless kernels for both models are there and all of it fits in memory together: before any of it is loaded.
+fn admit(
+    stream: &Stream,
+    kernels: &Kernels,
+    models: &Models,
+    (target, limits, chunks): (&Dims, Limits, ChunkLimits),
+    read: usize,
+) -> Result<(), CudaError> {
+    CudaTarget::check(kernels, target)?;
+    let drafter = models.drafter.as_deref();
+    let dims = drafter.map(|drafter| DraftDims::of(drafter.config(), 0, 1)).transpose()?;
+    if let Some(dims) = &dims {
+        CudaDrafter::check(kernels, dims)?;
+    }
+    let drafts = dims.as_ref().zip(drafter);
+    let fit = Fit {
+        target,
+        limits,
+        taps: drafter.map_or(0, |drafter| drafter.config().target_layer_ids.len()),
+        chunks,
+        drafter: drafts.map(|(dims, own)| (dims, draft_limits(limits, read), own.table_bytes())),
+        other: Sampling::bytes(limits.rows, target.vocab),
+    };
+    fit.check(stream)
 }
 
 fn limits(models: &Models, options: EngineOptions, buckets: &Buckets, nodes: usize) -> Limits {

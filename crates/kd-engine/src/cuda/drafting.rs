@@ -12,6 +12,12 @@ use kd_model::cuda::{
 
 use crate::backend::{Head, Sequence};
 
+/// What drafts need beside passes within `limits`, if up to `tokens` tokens are read at once.
+pub(super) fn draft_limits(limits: Limits, tokens: usize) -> DraftLimits {
+    let Limits { streams, pages, stream_pages, .. } = limits;
+    DraftLimits { streams, tokens, pages, stream_pages }
+}
+
 /// A drafter on the device and what its launches read.
 #[derive(Debug)]
 pub(super) struct Drafting {
@@ -29,8 +35,7 @@ impl Drafting {
         limits: Limits,
         tokens: usize,
     ) -> Result<Self, CudaError> {
-        let Limits { streams, pages, stream_pages, .. } = limits;
-        let own = DraftLimits { streams, tokens, pages, stream_pages };
+        let own = draft_limits(limits, tokens);
         let model = CudaDrafter::load(stream, kernels, drafter, 0, own)?;
         let inputs = DraftInputs::new(stream, own, drafter.config().vocab_size)?;
         let tap_width = model.dims().tap_width;

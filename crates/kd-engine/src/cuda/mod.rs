@@ -40,6 +40,8 @@ pub struct Loading {
     pub of: usize,
     /// Bytes of all weights of the target on the device.
     pub bytes: usize,
+    /// Bytes of the device's memory that have been taken since the beginning.
+    pub taken: usize,
     /// Since the beginning.
     pub elapsed: Duration,
 }
@@ -107,10 +109,13 @@ impl Engine {
         mut progress: impl FnMut(Loading),
     ) -> Result<Self, EngineError> {
         Self::check_pair(&models)?;
-        let begin = Instant::now();
-        let nodes = gpu.nodes;
-        let mut report =
-            |layers, of, bytes| progress(Loading { layers, of, bytes, elapsed: begin.elapsed() });
+        let (begin, nodes, context) = (Instant::now(), gpu.nodes, gpu.device.context().clone());
+        let free = || context.mem_get_info().map_or(0, |(free, _)| free);
+        let before = free();
+        let mut report = |layers, of, bytes| {
+            let (taken, elapsed) = (before.saturating_sub(free()), begin.elapsed());
+            progress(Loading { layers, of, bytes, taken, elapsed });
+        };
         let backend = backend::Cuda::new(&models, gpu, options, &mut report)?;
         Ok(Self::over(Box::new(backend), models, nodes, options))
     }

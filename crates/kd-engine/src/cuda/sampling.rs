@@ -64,6 +64,12 @@ impl Sampling {
         })
     }
 
+    /// Bytes on the device of [`Sampling::new`].
+    pub(super) fn bytes(rows: usize, vocab: usize) -> usize {
+        // Five values of eight bytes and three of four a row, and two of eight a row and chunk.
+        rows * (5 * 8 + 3 * 4 + 2 * 8 * vocab.div_ceil(CHUNK))
+    }
+
     /// Sets how the first rows are drawn; of a row without a draw nothing is asked.
     pub(super) fn write(&mut self, stream: &Stream, rows: &[Option<RowDraw>]) -> Result<(), KernelError> {
         let drawn = || rows.iter().enumerate().filter_map(|(row, draw)| Some((row, draw.as_ref()?)));

@@ -11,6 +11,7 @@ mod attention;
 mod dims;
 mod drafter;
 mod error;
+mod fit;
 mod inputs;
 mod kernels;
 mod layer;
@@ -30,6 +31,7 @@ pub use drafter::{
     open_drafter_kernels,
 };
 pub use error::CudaError;
+pub use fit::Fit;
 pub use inputs::{Bucket, Limits, Move, PassInputs};
 pub use kd_moe::gpu::MOST_ROWS;
 pub use prefill::{ChunkLimits, PrefillState};

@@ -16,15 +16,19 @@ pub(crate) fn room_for_weights(stream: &Stream, dims: &Dims) -> Result<(), CudaE
     if needed <= free {
         return Ok(());
     }
+    let fits = layers_that_fit(dims, free)?;
+    Err(CudaError::OutOfMemory { what: "the weights need", needed, free, fits })
+}
+
+/// How many layers of weights fit in `free` bytes, and what else to do.
+pub(crate) fn layers_that_fit(dims: &Dims, free: usize) -> Result<String, CudaError> {
     let mut left = free.saturating_sub(dims.table_bytes());
     let mut layers = 0;
     for moe in &dims.moe {
         let Some(rest) = left.checked_sub(dims.layer_bytes(*moe)?) else { break };
         (left, layers) = (rest, layers + 1);
     }
-    let fits =
-        format!("{layers} of {} layers would fit; use a GPU with more memory, or --device cpu", dims.layers);
-    Err(CudaError::OutOfMemory { what: "the weights need", needed, free, fits })
+    Ok(format!("{layers} of {} layers would fit; use a GPU with more memory, or --device cpu", dims.layers))
 }
 
 /// Fails unless passes within `limits` fit beside what is there.

@@ -107,7 +107,6 @@ impl CudaTarget {
         let limits = Limits { rows: chunks.rows, streams: chunks.streams, ..state.limits };
         super::plan::room_for_chunks(stream, dims, chunks, state.rows.taps.len())?;
         let attention = Prefill::new(device, kernels, a, chunks.block)?;
-        let [n, r] = [a.nope, a.rope].map(int);
         Ok(PrefillState {
             inputs: PassInputs::new(stream, limits, dims.vocab, false)?,
             rows: RowState::new(stream, dims, chunks.rows, &state.rows.taps, exchanged)?,
@@ -115,7 +114,7 @@ impl CudaTarget {
             entries: zeros!(stream, chunks.rows * a.cache_width())?,
             workspace: attention.workspace(stream, chunks.rows)?,
             attention,
-            query_rope: query_rope::QueryRope::load(kernels, query_rope::Dims { n, r, w: n })?,
+            query_rope: query_kernel(kernels, dims)?,
             products: LibraryProducts::new(device, dims, chunks.rows)?,
         })
     }
@@ -226,6 +225,17 @@ impl CudaTarget {
         let ids = TensorRef::new(stream, chunk.inputs.chosen(count)?, [count])?;
         self.gathered_logits(stream, &mut state.head, table, ids)
     }
+}
+
+/// Fails unless `kernels` has the units that prompt chunks alone launch.
+pub(crate) fn check(kernels: &Kernels, dims: &Dims) -> Result<(), CudaError> {
+    query_kernel(kernels, dims)?;
+    Ok(Prefill::check(kernels, dims.attention)?)
+}
+
+fn query_kernel(kernels: &Kernels, dims: &Dims) -> Result<query_rope::QueryRope, KernelError> {
+    let [n, r] = [dims.attention.nope, dims.attention.rope].map(int);
+    query_rope::QueryRope::load(kernels, query_rope::Dims { n, r, w: n })
 }
 
 /// Every row to its place in the pages.

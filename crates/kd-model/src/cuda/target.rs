@@ -42,6 +42,14 @@ pub fn open_kernels(device: &Device, search: &Search, target: &Target) -> Result
 }
 
 impl CudaTarget {
+    /// Fails unless `kernels` has all that a target of `dims` launches.
+    ///
+    /// # Errors
+    /// A unit that the bundle lacks.
+    pub fn check(kernels: &Kernels, dims: &Dims) -> Result<(), CudaError> {
+        TargetKernels::load(kernels, dims).and_then(|_| super::prefill::check(kernels, dims))
+    }
+
     /// Brings rank `rank` of `target` to the device, layer by layer: beside the weights in their place it takes the memory
     /// of one expert. `progress` is called with the layers that are there and their number.
     ///

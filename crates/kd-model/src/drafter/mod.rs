@@ -79,6 +79,11 @@ impl Drafter {
         (self.embed.is_none(), self.head.is_none())
     }
 
+    /// Bytes of an embedding and a head of its own, over all ranks.
+    pub fn table_bytes(&self) -> usize {
+        [&self.embed, &self.head].into_iter().flatten().map(|table| 2 * table.rows() * table.cols()).sum()
+    }
+
     /// Checks that this drafter can draft for `target`.
     ///
     /// # Errors

@@ -130,6 +130,12 @@ pub(crate) struct BenchStepArgs {
     /// Committed tokens of each stream.
     #[arg(long, env = "KD_CONTEXT", value_name = "N,…", value_delimiter = ',', default_value = "1024,8192", value_parser = context)]
     pub(crate) context: Vec<usize>,
+    /// Tokens of a prompt that is read in chunks, for the time to the first token; 0 leaves it out.
+    #[arg(long, env = "KD_PROMPT_TOKENS", value_name = "N", default_value = "8192", value_parser = context)]
+    pub(crate) prompt_tokens: usize,
+    /// Rows of those chunks.
+    #[arg(long, env = "KD_CHUNK", value_name = "N,…", value_delimiter = ',', default_value = "256,1024,4096", value_parser = chunk)]
+    pub(crate) chunk: Vec<usize>,
     /// How much of their embedding all tokens share, from 0 to 1: rows that resemble each other choose the same experts.
     #[arg(long, env = "KD_CORRELATION", value_name = "C", default_value_t = 0.0, value_parser = share)]
     pub(crate) correlation: f32,
@@ -206,6 +212,10 @@ fn nodes(text: &str) -> Result<usize, String> {
 
 fn context(text: &str) -> Result<usize, String> {
     within(text, 0, MOST_CONTEXT, "the tokens of a context")
+}
+
+fn chunk(text: &str) -> Result<usize, String> {
+    within(text, 1, MOST_ROWS, "the rows of a prompt chunk")
 }
 
 fn layers(text: &str) -> Result<usize, String> {

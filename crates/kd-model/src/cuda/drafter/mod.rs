@@ -78,6 +78,14 @@ pub fn open_drafter_kernels(
 }
 
 impl CudaDrafter {
+    /// Fails unless `kernels` has all that a drafter of `dims` launches.
+    ///
+    /// # Errors
+    /// A unit that the bundle lacks, as that of a drafter of another profile than the target's does.
+    pub fn check(kernels: &Kernels, dims: &DraftDims) -> Result<(), CudaError> {
+        Ok(DraftKernels::load(kernels, dims).map(drop)?)
+    }
+
     /// Brings rank `rank` of `drafter` to the device, with memory for `limits`.
     ///
     /// # Errors

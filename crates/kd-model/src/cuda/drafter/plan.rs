@@ -9,6 +9,17 @@ use super::rows::TOP;
 use crate::cuda::CudaError;
 use crate::cuda::plan::free;
 
+impl DraftDims {
+    /// Bytes of the weights of one rank, without an embedding and a head of its own.
+    pub fn weight_bytes(&self) -> usize {
+        let h = self.hidden;
+        let layer = h * (self.queries() + self.entry()) + h * self.queries() + 3 * h * self.width;
+        let context = h * (self.tap_columns() + self.layers.len() * self.entry());
+        let norms = self.layers.len() * (2 * h + 2 * self.head_dim) + 2 * h;
+        2 * (self.layers.len() * layer + context + norms)
+    }
+}
+
 impl DraftLimits {
     /// Bytes of a page: keys and values of all layers.
     pub fn page_bytes(dims: &DraftDims) -> usize {

@@ -2,6 +2,7 @@
 
 mod cell;
 mod phase;
+mod prompt;
 mod rank;
 mod rounds;
 mod work;
@@ -54,9 +55,16 @@ pub(in crate::bench) fn run(args: &BenchStepArgs) -> anyhow::Result<()> {
     record.set("drafter", json!({ "layers": DRAFTER_LAYERS, "block": draft.block }));
     record.set("weight_bytes", bytes);
     record.set("routing_correlation", f64::from(args.correlation));
-    let (shared, out) = (Shared::new(rank), args.on.out.out.as_deref());
-    let mut cells = Vec::new();
+    let out = args.on.out.out.as_deref();
     interrupt::heed();
+    let mut readings = Vec::new();
+    for &chunk in args.chunk.iter().filter(|_| args.prompt_tokens > 0) {
+        let on = (&gpu.device, &gpu.kernels);
+        readings.push(prompt::measure(on, &stream, &mut rank, args.prompt_tokens, chunk)?);
+        record.set("prompts", readings.iter().map(|reading| reading.json(&rates)).collect::<Vec<_>>());
+    }
+    let shared = Shared::new(rank);
+    let mut cells = Vec::new();
     for cell in all(args) {
         interrupt::check()?;
         let rounds = (args.rounds.get(), Duration::from_secs_f64(args.seconds));
@@ -74,6 +82,9 @@ pub(in crate::bench) fn run(args: &BenchStepArgs) -> anyhow::Result<()> {
         record.write(out)?;
     }
     writeln!(stdout(), "{}, {} layers\n{}", gpu.describe(&rates), args.layers, table(&cells))?;
+    if !readings.is_empty() {
+        writeln!(stdout(), "{}", prompt::table(&readings, &rates))?;
+    }
     draw(out, &chart(&cells).svg())
 }
 
@@ -107,7 +118,8 @@ fn limits(args: &BenchStepArgs, block: usize) -> Limits {
             stream_pages: own,
         }
     };
-    let none = Limits { rows: 1, nodes: 1, streams: 1, pages: 1, stream_pages: 1 };
+    let pages = prompt::pages(args.prompt_tokens).max(1);
+    let none = Limits { rows: 1, nodes: 1, streams: 1, pages, stream_pages: pages };
     all(args).map(needs).fold(none, |a, b| Limits {
         rows: a.rows.max(b.rows),
         nodes: a.nodes.max(b.nodes),
