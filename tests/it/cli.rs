@@ -320,7 +320,7 @@ fn an_interrupted_run_prints_the_streams_that_had_ended() {
     let dir = tempfile::tempdir().expect("a folder");
     let file = dir.path().join("prompts.jsonl");
     let line = |tokens: usize| format!("{{\"prompt\":\"a\",\"max_tokens\":{tokens},\"ignore_eos\":true}}\n");
-    fs::write(&file, [line(1), line(4000), line(2)].concat()).expect("a file");
+    fs::write(&file, [line(1), line(2000), line(2)].concat()).expect("a file");
     let args =
         ["generate", "--json", "--threads", "1", "--budget", "0", "--prompts", file.to_str().expect("UTF-8")];
     let child = start(&[], args);
