@@ -3,11 +3,12 @@
 /// The leaves of the keys that a GPU pass works on one by one. The boundaries are positions that depend on the number of
 /// heads alone, never on the sequence's length, its neighbours or the draft tree, and so do the bits of a row.
 ///
-/// There are sixteen leaves of [`Leaves::base`] tokens; from there on, each time the position has grown fourfold, leaves are
-/// twice as long, up to [`Leaves::MOST`]. Their number grows with the root of the context.
+/// There are leaves of [`Leaves::base`] tokens up to a position that depends on the number of heads; from there on, each time
+/// the position has grown fourfold, leaves are twice as long, up to [`Leaves::MOST`]. Their number grows with the root of the context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Leaves {
     base: usize,
+    short: usize,
 }
 
 impl Leaves {
@@ -16,7 +17,7 @@ impl Leaves {
 
     /// The leaves of a rank with `heads` query heads.
     pub fn new(heads: usize) -> Self {
-        Self { base: 128 * (heads / 16).max(1) }
+        Self { base: 256 * (heads / 32).max(1), short: 128 * heads.max(16) }
     }
 
     /// Tokens in the first leaves.
@@ -26,7 +27,7 @@ impl Leaves {
 
     /// The leaf that holds the key at `position`.
     pub fn at(&self, position: usize) -> usize {
-        let (mut leaf, mut start, mut end, mut length) = (0, 0, 16 * self.base, self.base);
+        let (mut leaf, mut start, mut end, mut length) = (0, 0, self.short, self.base);
         while length < Self::MOST && position >= end {
             leaf += (end - start) / length;
             (start, end, length) = (end, end.saturating_mul(4), length * 2);
@@ -55,8 +56,8 @@ mod tests {
     #[test]
     fn leaves_double_as_the_position_grows_fourfold() {
         let leaves = Leaves::new(8);
-        assert_eq!([0, 127, 128, 2047, 2048, 2303, 2304].map(|p| leaves.at(p)), [0, 0, 1, 15, 16, 16, 17]);
-        assert_eq!([8191, 8192, 32_767, 32_768, 131_071].map(|p| leaves.at(p)), [39, 40, 87, 88, 183]);
+        assert_eq!([0, 255, 256, 2047, 2048, 2559, 2560].map(|p| leaves.at(p)), [0, 0, 1, 7, 8, 8, 9]);
+        assert_eq!([8191, 8192, 32_767, 32_768, 131_071].map(|p| leaves.at(p)), [19, 20, 43, 44, 91]);
         assert_eq!(Leaves::new(64).at(8191), 15);
     }
 
@@ -82,7 +83,7 @@ mod tests {
     #[test]
     fn partial_rows_count_what_a_tree_could_reach() {
         let leaves = Leaves::new(8);
-        assert_eq!(leaves.partial_rows(8, [(1, 0), (0, 5000), (2, 127)]), Some(8 + 2 * 2 * 8));
+        assert_eq!(leaves.partial_rows(8, [(1, 0), (0, 5000), (2, 255)]), Some(8 + 2 * 2 * 8));
         assert_eq!(leaves.partial_rows(8, [(2, usize::MAX)]), None);
     }
 }

@@ -1,7 +1,7 @@
 // How a pass is cut into work: leaves of each stream's keys, and tiles of its query rows.
 //
-// Leaf boundaries are fixed positions. Leaves get longer along the sequence: sixteen of BASE tokens, then, each time the
-// position has grown fourfold, twice as long, up to MOST. So their number grows with the root of the context, and which leaf
+// Leaf boundaries are fixed positions. Leaves get longer along the sequence: BASE tokens up to position SHORT, then, each time
+// the position has grown fourfold, twice as long, up to MOST. So their number grows with the root of the context, and which leaf
 // a key belongs to depends on its position alone, whatever the stream's length, the other streams and the tree.
 #pragma once
 
@@ -15,14 +15,14 @@ constexpr int PAGE = 64;    // tokens in a page
 constexpr int KEYS = 16;    // keys that are multiplied together; a tile of keys starts at a multiple of it
 constexpr int MOST = 2048;  // tokens in the longest leaf
 
-template <int BASE>
+template <int BASE, int SHORT>
 struct Leaf {
   int index, start, length;
 
   // Calls stop(leaf number of a region's first leaf, its first token, its end, its leaf length) until it is true.
   template <class Stop>
   __device__ __forceinline__ static Leaf find(Stop stop) {
-    int first = 0, start = 0, end = 16 * BASE, length = BASE;
+    int first = 0, start = 0, end = SHORT, length = BASE;
     while (length < MOST && !stop(first, start, end, length)) {
       first += (end - start) / length;
       start = end;
@@ -65,7 +65,7 @@ __device__ __forceinline__ bool find_stream(const int32_t* starts, const int32_t
       own.first = ptx::load4(starts + own.index);
       own.nodes = ::max(0, ptx::load4(starts + own.index + 1) - own.first);
       own.committed = ::max(0, ptx::load4(committed + own.index));
-      own.leaves = own.nodes > 0 ? Leaf<U::BASE>::at(own.committed + own.nodes - 1) + 1 : 0;
+      own.leaves = own.nodes > 0 ? Leaf<U::BASE, U::SHORT>::at(own.committed + own.nodes - 1) + 1 : 0;
     }
     const int items = own.leaves * ((own.nodes * U::H + U::ROWS - 1) / U::ROWS);
     const int64_t parts = int64_t(own.leaves) * own.nodes * U::H;

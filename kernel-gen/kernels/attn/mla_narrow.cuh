@@ -20,21 +20,19 @@ struct Narrow {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int quarter = warp % 4, own = warp / 4;
   const float* factor;  // on scores: in shared memory, since registers are scarce
-  uint32_t query[U::NT][U::QSTEPS][2];
+  uint32_t query[U::NT][Quarter<U>::STEPS][2];
   float sum[U::NT][COLUMNS][4];
   Softmax softmax[U::NT];  // of rows 8 * n + g
 
-  __device__ __forceinline__ bool has(int k) const {
-    return k < U::QSTEPS && (U::STEPS % 4 == 0 || quarter * U::QSTEPS + k < U::STEPS);
-  }
+  __device__ __forceinline__ bool has(int k) const { return Quarter<U>::has(quarter, k); }
 
   __device__ __forceinline__ void take_queries(int slot) {
 #pragma unroll
     for (int n = 0; n < U::NT; ++n) {
-      const uint32_t from = Feed::at(slot) + (8 * n + lane % 8) * U::KEY + lane / 8 % 2 * 16 + 32 * quarter * U::QSTEPS;
+      const uint32_t from = Feed::at(slot) + (8 * n + lane % 8) * U::KEY + lane / 8 % 2 * 16;
 #pragma unroll
-      for (int k = 0; k < U::QSTEPS; ++k)
-        if (has(k)) ptx::ldmatrix2(query[n][k], from + 32 * k);
+      for (int k = 0; k < Quarter<U>::STEPS; ++k)
+        if (has(k)) ptx::ldmatrix2(query[n][k], from + Quarter<U>::at(quarter, k));
 #pragma unroll
       for (int m = 0; m < COLUMNS; ++m)
 #pragma unroll
@@ -50,14 +48,14 @@ struct Narrow {
 
   // This warp's part of the scores over the keys in ring place `slot`.
   __device__ __forceinline__ void score(int slot) const {
-    const uint32_t from = Feed::at(slot) + lane % 16 * U::KEY + lane / 16 * 16 + 32 * quarter * U::QSTEPS;
+    const uint32_t from = Feed::at(slot) + lane % 16 * U::KEY + lane / 16 * 16;
     float part[U::NT][4] = {};
-    uint32_t a[U::QSTEPS][4];
+    uint32_t a[Quarter<U>::STEPS][4];
 #pragma unroll
-    for (int k = 0; k < U::QSTEPS; ++k)
-      if (has(k)) ptx::ldmatrix4(a[k], from + 32 * k);
+    for (int k = 0; k < Quarter<U>::STEPS; ++k)
+      if (has(k)) ptx::ldmatrix4(a[k], from + Quarter<U>::at(quarter, k));
 #pragma unroll
-    for (int k = 0; k < U::QSTEPS; ++k) {
+    for (int k = 0; k < Quarter<U>::STEPS; ++k) {
       if (!has(k)) continue;
 #pragma unroll
       for (int n = 0; n < U::NT; ++n)

@@ -7,6 +7,21 @@
 namespace kd {
 namespace mla {
 
+// A quarter of a score: a fourth of the latent, then every fourth 16 of the rotated part, as one chain of products.
+template <class U>
+struct Quarter {
+  static constexpr int LATENT = U::C / 64, ROTATED = U::R / 16;  // products of 16 in a quarter's latent; of all rotated parts
+  static constexpr int STEPS = LATENT + ceil_div(ROTATED, 4);
+
+  __device__ __forceinline__ static bool has(int quarter, int k) {
+    return k < STEPS && (k < LATENT || ROTATED % 4 == 0 || quarter + 4 * (k - LATENT) < ROTATED);
+  }
+  // Where product k lies in an entry, in bytes.
+  __device__ __forceinline__ static int at(int quarter, int k) {
+    return k < LATENT ? quarter * U::C / 2 + 32 * k : 2 * U::C + 32 * (quarter + 4 * (k - LATENT));
+  }
+};
+
 // A row's weights are relative to the greatest score at the last step that rose by more than this, in powers of two: sums
 // are scaled seldom, and stay far from overflow.
 constexpr float SLACK = 8.0f;
@@ -17,11 +32,9 @@ struct Softmax {
 
   __device__ __forceinline__ void clear() { base = -INFINITY, total = 0.0f; }
 
-  // Weights of the four keys in pairs, in bf16; `keep` is what the row's earlier sums are to be multiplied with, `changed`
-  // whether it is 1 for all eight rows. ALL: every row is served and sees every key.
+  // Products of a step to scores; those of keys that no row sees are minus infinity.
   template <bool ALL>
-  __device__ __forceinline__ uint2 weigh(float (&s)[4], float factor, const Step& step, bool served, float& keep,
-                                         bool& changed) {
+  __device__ __forceinline__ static void scale(float (&s)[4], float factor, const Step& step) {
     const int t = threadIdx.x % 4;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -30,6 +43,13 @@ struct Softmax {
       if (i / 2 * 8 + 2 * t + i % 2 >= step.keys) s[i] = -INFINITY;
       if (step.keys < 0) s[i] = __int_as_float(0x7fffffff);
     }
+  }
+  // Weights of the four keys in pairs, in bf16; `keep` is what the row's earlier sums are to be multiplied with, `changed`
+  // whether it is 1 for all eight rows. ALL: every row is served and sees every key.
+  template <bool ALL>
+  __device__ __forceinline__ uint2 weigh(float (&s)[4], float factor, const Step& step, bool served, float& keep,
+                                         bool& changed) {
+    scale<ALL>(s, factor, step);
     float best = fmaxf(fmaxf(s[0], s[1]), fmaxf(s[2], s[3]));
     keep = 1.0f;
     changed = __any_sync(0xffffffffu, (ALL || served) && best > base + SLACK);
@@ -47,6 +67,14 @@ struct Softmax {
   // The weights of scores that are relative to `base` from here on.
   template <bool ALL>
   __device__ __forceinline__ uint2 take(const float (&s)[4], bool served, float keep) {
+    float added;
+    const uint2 weights = round<ALL>(s, base, served, added);
+    total = total * keep + added;
+    return weights;
+  }
+  // The weights of scores relative to `base`, and their sum.
+  template <bool ALL>
+  __device__ __forceinline__ static uint2 round(const float (&s)[4], float base, bool served, float& sum) {
     uint2 weights;
     float added[2];
 #pragma unroll
@@ -59,7 +87,7 @@ struct Softmax {
       // The sum is that of the rounded weights, so that equal values mix to themselves.
       added[i] = __uint_as_float(bits << 16) + __uint_as_float(bits & 0xffff0000u);
     }
-    total = total * keep + (added[0] + added[1]);
+    sum = added[0] + added[1];
     return weights;
   }
 

@@ -17,13 +17,13 @@ struct Wide {
 
   int warp, lane, g, t, quarter, half;
   const float* factor;  // on scores: in shared memory, since registers are scarce
-  uint32_t query[TILES][U::QSTEPS][4];
+  uint32_t query[TILES][Quarter<U>::STEPS][4];
   float sum[U::MT][2 * PAIRS][4];
   Softmax softmax;  // of row 8 * warp + g
 
   // Makes the compiler work out addresses anew: it would rather keep them in memory than registers free for them.
   __device__ __forceinline__ void renew() {
-    const int thread = ptx::opaque(threadIdx.x);
+    const uint32_t thread = ptx::opaque(threadIdx.x);  // no sign, so that division is a shift
     warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4;
     quarter = warp % 4, half = warp / 4;
   }
@@ -31,24 +31,23 @@ struct Wide {
   __device__ __forceinline__ static bool serves(const Step& step, int tile) {
     return step.low < 16 * tile + 16 && step.high > 16 * tile;
   }
+  __device__ __forceinline__ static bool serves_row(const Step& step, int row) { return row >= step.low && row < step.high; }
   __device__ __forceinline__ bool scores(const Step& step) const {
     return step.low < 16 * TILES * (half + 1) && step.high > 16 * TILES * half;
   }
-  // Whether this warp's quarter has a step k.
-  __device__ __forceinline__ bool has(int k) const {
-    return k < U::QSTEPS && (U::STEPS % 4 == 0 || quarter * U::QSTEPS + k < U::STEPS);
-  }
+  // Waits for the four warps that score, and weigh, the same half of the rows.
+  __device__ __forceinline__ void sync_half() const { ptx::named_barrier<128>(1 + half); }
+  __device__ __forceinline__ bool has(int k) const { return Quarter<U>::has(quarter, k); }
 
   // The queries lie in the ring from `slot` on, a tile of 16 rows each.
   __device__ __forceinline__ void take_queries(int slot) {
     renew();
 #pragma unroll
     for (int i = 0; i < TILES; ++i) {
-      const uint32_t from = Feed::at((slot + TILES * half + i) % U::ST) + lane % 16 * U::KEY + lane / 16 * 16 +
-                            32 * quarter * U::QSTEPS;
+      const uint32_t from = Feed::at((slot + TILES * half + i) % U::ST) + lane % 16 * U::KEY + lane / 16 * 16;
 #pragma unroll
-      for (int k = 0; k < U::QSTEPS; ++k)
-        if (has(k)) ptx::ldmatrix4(query[i][k], from + 32 * k);
+      for (int k = 0; k < Quarter<U>::STEPS; ++k)
+        if (has(k)) ptx::ldmatrix4(query[i][k], from + Quarter<U>::at(quarter, k));
     }
 #pragma unroll
     for (int m = 0; m < U::MT; ++m)
@@ -64,17 +63,18 @@ struct Wide {
     return S::scores() + (from * 2 * U::MT + eight) * 128 + lane * 4;
   }
 
-  // This warp's part of the scores over the keys in ring place `slot`, for the warps that finish them.
-  __device__ __forceinline__ void score(int slot) const {
-    const uint32_t from = Feed::at(slot) + (lane % 8 + lane / 16 * 8) * U::KEY + lane / 8 % 2 * 16 + 32 * quarter * U::QSTEPS;
+  // This warp's part of the scores over the keys in ring place `slot`, for the warps that finish them. ALL: of all rows.
+  template <bool ALL>
+  __device__ __forceinline__ void score(const Step& step, int slot) const {
+    const uint32_t from = Feed::at(slot) + (lane % 8 + lane / 16 * 8) * U::KEY + lane / 8 % 2 * 16;
     float part[TILES][2][4] = {};
     // Loaded two steps ahead.
     uint32_t b[3][4];
-    if (has(0)) ptx::ldmatrix4(b[0], from);
-    if (has(1)) ptx::ldmatrix4(b[1], from + 32);
+    if (has(0)) ptx::ldmatrix4(b[0], from + Quarter<U>::at(quarter, 0));
+    if (has(1)) ptx::ldmatrix4(b[1], from + Quarter<U>::at(quarter, 1));
 #pragma unroll
-    for (int k = 0; k < U::QSTEPS; ++k) {
-      if (has(k + 2)) ptx::ldmatrix4(b[(k + 2) % 3], from + 32 * (k + 2));
+    for (int k = 0; k < Quarter<U>::STEPS; ++k) {
+      if (has(k + 2)) ptx::ldmatrix4(b[(k + 2) % 3], from + Quarter<U>::at(quarter, k + 2));
       if (!has(k)) continue;
 #pragma unroll
       for (int n = 0; n < 2; ++n)
@@ -86,9 +86,12 @@ struct Wide {
 #pragma unroll
     for (int i = 0; i < TILES; ++i)
 #pragma unroll
-      for (int r = 0; r < 2; ++r)
-        *reinterpret_cast<float4*>(place(quarter, 2 * (TILES * half + i) + r)) =
-            float4{part[i][0][2 * r], part[i][0][2 * r + 1], part[i][1][2 * r], part[i][1][2 * r + 1]};
+      for (int r = 0; r < 2; ++r) {
+        const int eight = 2 * (TILES * half + i) + r;
+        if (ALL || serves_row(step, 8 * eight + g))
+          *reinterpret_cast<float4*>(place(quarter, eight)) =
+              float4{part[i][0][2 * r], part[i][0][2 * r + 1], part[i][1][2 * r], part[i][1][2 * r + 1]};
+      }
   }
 
   // Scores of eight rows to weights; weights of two steps are kept, by `parity`.
@@ -103,7 +106,7 @@ struct Wide {
     float keep;
     bool changed;
     const uint2 weights =
-        softmax.template weigh<ALL>(s, *factor, step, row >= step.low && row < step.high, keep, changed);
+        softmax.template weigh<ALL>(s, *factor, step, serves_row(step, row), keep, changed);
     uint32_t* to = reinterpret_cast<uint32_t*>(S::weights() + (parity * U::ROWS + row) * KEYS) + t;
     const int swap = g / 4 * 4;
     to[swap] = weights.x;
@@ -112,16 +115,21 @@ struct Wide {
     if (changed && t == 0) S::keep()[parity * U::ROWS + row] = keep;
   }
 
-  // Scales the sums of 16-row tile `m` where a row's base rose.
-  __device__ __forceinline__ void scale(int m, int parity) {
-    const uint8_t* changed = S::changed() + 8 * parity + 2 * m;
-    const float* keep = S::keep() + parity * U::ROWS + 16 * m + g;
+  // Scales the sums where a row's base rose.
+  __device__ __forceinline__ void scale(int parity) {
+    const uint2 flags = *reinterpret_cast<const uint2*>(S::changed() + 8 * parity);
+    if ((flags.x | flags.y) == 0) return;
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      if (!changed[r]) continue;
-      const float by = keep[8 * r];
+    for (int m = 0; m < U::MT; ++m) {
+      const uint8_t* changed = S::changed() + 8 * parity + 2 * m;
+      const float* keep = S::keep() + parity * U::ROWS + 16 * m + g;
 #pragma unroll
-      for (int n = 0; n < 2 * PAIRS; ++n) sum[m][n][2 * r] *= by, sum[m][n][2 * r + 1] *= by;
+      for (int r = 0; r < 2; ++r) {
+        if (!changed[r]) continue;
+        const float by = keep[8 * r];
+#pragma unroll
+        for (int n = 0; n < 2 * PAIRS; ++n) sum[m][n][2 * r] *= by, sum[m][n][2 * r + 1] *= by;
+      }
     }
   }
 
@@ -131,25 +139,24 @@ struct Wide {
                           (lane / 16 ^ row / 4 % 2) * 16);
   }
 
-  // Weights times the latents in ring place `slot`. ALL: for all rows.
+  // Weights times the latents in ring place `slot`. ALL: for all rows, whose sums are scaled first.
   template <bool ALL>
   __device__ __forceinline__ void mix(const Step& step, int slot, int parity) {
-    const uint2 flags = *reinterpret_cast<const uint2*>(S::changed() + 8 * parity);
-    const uint32_t latents = Feed::at(slot) + (lane % 8 + lane / 8 % 2 * 8) * U::KEY + lane / 16 * 16 + warp * (U::C / 4);
+    const uint32_t latents = Feed::at(slot) + lane % 16 * U::KEY + lane / 16 * 16 + warp * (U::C / 4);
     uint32_t values[PAIRS][4], a[2][4];
     take_weights(0, parity, a[0]);
 #pragma unroll
     for (int n = 0; n < PAIRS; ++n) ptx::ldmatrix4_transposed(values[n], latents + 32 * n);
-    if ((flags.x | flags.y) != 0)
-#pragma unroll
-      for (int m = 0; m < U::MT; ++m) scale(m, parity);
+    if (ALL) scale(parity);
 #pragma unroll
     for (int m = 0; m < U::MT; ++m) {
       if (m + 1 < U::MT) take_weights(m + 1, parity, a[(m + 1) % 2]);
       if (!ALL && !serves(step, m)) continue;
+      uint32_t(&w)[4] = a[m % 2];
+      if (!ALL && !serves_row(step, 16 * m + g)) w[0] = w[2] = 0;
+      if (!ALL && !serves_row(step, 16 * m + 8 + g)) w[1] = w[3] = 0;
 #pragma unroll
       for (int n = 0; n < PAIRS; ++n) {
-        const uint32_t(&w)[4] = a[m % 2];
         ptx::mma_16816_bf16(sum[m][2 * n], w[0], w[1], w[2], w[3], values[n][0], values[n][1]);
         ptx::mma_16816_bf16(sum[m][2 * n + 1], w[0], w[1], w[2], w[3], values[n][2], values[n][3]);
       }

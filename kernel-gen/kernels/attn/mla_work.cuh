@@ -23,6 +23,7 @@ struct Work {
 struct alignas(16) Step {
   int low, high;  // rows of the tile that it serves
   int keys;       // keys that they see, of 16; negative: a path that does not exist
+  int round;      // which of its rows' own steps it is
 };
 
 template <class S>
@@ -31,11 +32,11 @@ __device__ __forceinline__ Work& work_of(int turn) {
   return reinterpret_cast<Work*>(S::work())[turn & 1];
 }
 
-// What the ring's entry of this number serves, if it is gathered. The latest eight are kept.
+// What the ring's entry of this number serves, if it is gathered. The latest sixteen are kept.
 template <class S>
 __device__ __forceinline__ Step& gathered_step(int number) {
-  static_assert(8 * sizeof(Step) <= S::STEP_COUNT * sizeof(int32_t), "step");
-  return reinterpret_cast<Step*>(S::step())[number & 7];
+  static_assert(16 * sizeof(Step) <= S::STEP_COUNT * sizeof(int32_t), "step");
+  return reinterpret_cast<Step*>(S::step())[number & 15];
 }
 
 template <class U, class S>
@@ -52,21 +53,41 @@ __device__ __forceinline__ int own_steps(const Work& work, int depth) {
   return ::max(0, ::min(work.limit, (work.stream.committed + depth) / KEYS + 1) - work.tail);
 }
 
+// A CTA's first item is the one of its own number, the others are taken as they come. `items`: no fewer than there are.
+struct Taken {
+  int32_t* queue;
+
+  __device__ __forceinline__ int operator()(bool first, int items) {
+    int item = blockIdx.x;
+    if (first || item >= items) return item;
+    item = gridDim.x;
+    if (item < items && threadIdx.x % 32 == 0) item += atomicAdd(queue, 1);
+    return __shfl_sync(0xffffffffu, item, 0);
+  }
+};
+// The items of a cluster of CTAs CTAs are those of its number and every one as many further as there are clusters.
+template <int CTAS>
+struct Dealt {
+  int next = blockIdx.x / CTAS;
+
+  __device__ __forceinline__ int operator()(bool, int) {
+    const int item = next;
+    next += gridDim.x / CTAS;
+    return item;
+  }
+};
+
 // Looks up the CTA's next item that has any keys, number `turn` of those it does. By one warp; what is found is written down at
 // once and read again: registers are scarce.
-template <class U, class S>
+template <class U, class S, class Take>
 __device__ __forceinline__ void set_up(int turn, const int32_t* table, const int32_t* starts, const int32_t* committed,
-                                       const uint64_t* ancestors, float scale, int32_t* queue, int X, int B, int P) {
+                                       const uint64_t* ancestors, float scale, Take& take, int X, int B, int P) {
   const int lane = threadIdx.x % 32;
   Work& work = work_of<S>(turn);
+  int items = turn == 0 ? 0x7fffffff : work_of<S>(turn - 1).stream.items;
   for (bool first = turn == 0;; first = false) {
-    // The first item is the CTA's own number, the others are taken as they come.
-    int item = blockIdx.x;
-    bool found = first || int(gridDim.x) < work_of<S>(turn - 1).stream.items;
-    if (!first && found) {
-      if (lane == 0) item = gridDim.x + atomicAdd(queue, 1);
-      item = __shfl_sync(0xffffffffu, item, 0);
-    }
+    const int item = take(first, items);
+    bool found = item < items;
     __syncwarp();
     if (found)
       found = find_stream<U>(starts, committed, B, &work.stream, [=](const Stream& own, int items) {
@@ -79,8 +100,9 @@ __device__ __forceinline__ void set_up(int turn, const int32_t* table, const int
       return;
     }
     const Stream& stream = work.stream;
+    items = stream.items;
     const int tiles = (stream.nodes * U::H + U::ROWS - 1) / U::ROWS, place = item - stream.item;
-    const Leaf<U::BASE> leaf = Leaf<U::BASE>::number(stream.leaves - 1 - place / tiles);
+    const Leaf<U::BASE, U::SHORT> leaf = Leaf<U::BASE, U::SHORT>::number(stream.leaves - 1 - place / tiles);
     const int end = leaf.start + leaf.length, row = place % tiles * U::ROWS;
     const int rows = ::min(U::ROWS, stream.nodes * U::H - row);
     const int node = row / U::H, count = (row + rows - 1) / U::H - node + 1;
@@ -126,6 +148,41 @@ __device__ __forceinline__ void set_up(int turn, const int32_t* table, const int
   }
 }
 
+// Step `number` of those that are gathered: whose it is, and where this lane's row of it lies: among the pages' rows, or the
+// complement of a row of scratch.
+template <class U, class S>
+__device__ __forceinline__ int gather(const Work& work, int turn, int number, Step& step) {
+  const int lane = threadIdx.x % 32;
+  const uint64_t* paths = paths_of<U, S>(turn);
+  Path path = {0, 0};
+  if (lane < work.count) path = {paths[2 * lane], paths[2 * lane + 1]};
+  const int own = lane < work.count ? own_steps(work, path.depth()) : 0;
+  // All nodes' first steps, then the second ones, and so on: neighbours serve different rows.
+  step.round = 0;
+  uint32_t nodes = __ballot_sync(0xffffffffu, own > 0);
+  for (; number >= __popc(nodes); nodes = __ballot_sync(0xffffffffu, own > ++step.round)) number -= __popc(nodes);
+  const bool chosen = nodes >> lane & 1 && __popc(nodes & ((1u << lane) - 1)) == number;
+  const int node = __ffs(__ballot_sync(0xffffffffu, chosen)) - 1;
+  const int position = KEYS * (work.tail + step.round) + lane % KEYS;
+  path = {paths[2 * node], paths[2 * node + 1]};
+  const int depth = path.depth(), committed = work.stream.committed;
+  step.low = ::max(0, (work.node + node) * U::H - work.row);
+  step.high = ::min(work.rows, (work.node + node + 1) * U::H - work.row);
+  step.keys = ::min(KEYS, committed + depth + 1 - (position - lane % KEYS));
+  int place = ~work.stream.first;
+  bool there = true;
+  if (position < committed) {
+    place = pages_of<S>(turn)[(position - work.start) / PAGE] * PAGE + position % PAGE;
+  } else {
+    // Positions that the node does not see repeat its own key: finite if the node's own is, and weighted with zero.
+    const int ancestor = path.node(::min(position - committed, depth));
+    there = ancestor < work.stream.nodes;
+    if (there) place = ~(work.stream.first + ancestor);
+  }
+  if (!__all_sync(0xffffffffu, there)) step.keys = -1;
+  return place;
+}
+
 // Fills the ring: the entries of an item are its tiles of queries and then its steps of keys, and the next item's follow. All
 // warps copy, two rows of each 16.
 template <class U, class S>
@@ -158,44 +215,10 @@ struct Feed {
 
   // This warp's first row of a step that serves all rows.
   __device__ __forceinline__ const __nv_bfloat16* trunk_rows(int turn, int number) const {
-    const int64_t page = pages_of<S>(turn)[number / (PAGE / KEYS)];
-    return pages + (page * PAGE + number % (PAGE / KEYS) * KEYS + int(threadIdx.x) / 32 * 2) * U::W;
+    const int64_t page = pages_of<S>(turn)[uint32_t(number) / (PAGE / KEYS)];
+    return pages + (page * PAGE + uint32_t(number) % (PAGE / KEYS) * KEYS + threadIdx.x / 32 * 2) * U::W;
   }
 
-  // Step `number` of those that are gathered: whose it is, and where this lane's row of it lies: among the pages' rows, or the
-  // complement of a row of scratch.
-  __device__ __forceinline__ static int gather(const Work& work, int turn, int number, Step& step) {
-    const int lane = threadIdx.x % 32;
-    const uint64_t* paths = paths_of<U, S>(turn);
-    Path path = {0, 0};
-    if (lane < work.count) path = {paths[2 * lane], paths[2 * lane + 1]};
-    const int own = lane < work.count ? own_steps(work, path.depth()) : 0;
-    int until = own;
-#pragma unroll
-    for (int by = 1; by < 32; by *= 2) {
-      const int before = __shfl_up_sync(0xffffffffu, until, by);
-      if (lane >= by) until += before;
-    }
-    const int node = __popc(__ballot_sync(0xffffffffu, until <= number));
-    const int position = KEYS * (work.tail + number - __shfl_sync(0xffffffffu, until - own, node)) + lane % KEYS;
-    path = {paths[2 * node], paths[2 * node + 1]};
-    const int depth = path.depth(), committed = work.stream.committed;
-    step.low = ::max(0, (work.node + node) * U::H - work.row);
-    step.high = ::min(work.rows, (work.node + node + 1) * U::H - work.row);
-    step.keys = ::min(KEYS, committed + depth + 1 - (position - lane % KEYS));
-    int place = ~work.stream.first;
-    bool there = true;
-    if (position < committed) {
-      place = pages_of<S>(turn)[(position - work.start) / PAGE] * PAGE + position % PAGE;
-    } else {
-      // Positions that the node does not see repeat its own key: finite if the node's own is, and weighted with zero.
-      const int ancestor = path.node(::min(position - committed, depth));
-      there = ancestor < work.stream.nodes;
-      if (there) place = ~(work.stream.first + ancestor);
-    }
-    if (!__all_sync(0xffffffffu, there)) step.keys = -1;
-    return place;
-  }
   __device__ __forceinline__ const __nv_bfloat16* row_at(int place) const {
     return place < 0 ? scratch + int64_t(~place) * U::W : pages + int64_t(place) * U::W;
   }
@@ -221,7 +244,7 @@ struct Feed {
       odd = q + (first + ::min(KEYS * entry + 2 * warp + 1, work->rows - 1)) * U::W;
     } else {
       Step step;
-      const int place = gather(*work, turn, number - work->trunk, step);
+      const int place = gather<U, S>(*work, turn, number - work->trunk, step);
       even = row_at(__shfl_sync(0xffffffffu, place, 2 * warp));
       odd = row_at(__shfl_sync(0xffffffffu, place, 2 * warp + 1));
       if (threadIdx.x == 0) gathered_step<S>(count) = step;

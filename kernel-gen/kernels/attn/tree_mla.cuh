@@ -9,6 +9,7 @@
 // tensor cores busy, narrow ones the memory.
 #pragma once
 
+#include "attn/mla_cluster.cuh"
 #include "attn/mla_narrow.cuh"
 #include "attn/mla_wide.cuh"
 #include "ptx/pdl.cuh"
@@ -56,58 +57,82 @@ __device__ __forceinline__ void attend(Feed<U, S>& feed, Narrow<U, S>& rows, con
   }
 }
 
-// The turns of a wide tile, from step 1 on, whose steps, and the one that is requested, serve all rows. Returns the step to be
-// weighed next.
+// The steps of a wide tile that serve all rows. One is scored and weighed while the one before it is mixed, half of the warps
+// in either order: each half has scores of its own rows, so that one half's products run while the other takes exponents.
 template <class U, class S>
-__device__ __forceinline__ int trunk_turns(Feed<U, S>& feed, Wide<U, S>& rows, const Work& work, int turn, int first) {
+__device__ __forceinline__ void trunk_turns(Feed<U, S>& feed, Wide<U, S>& rows, const Work& work, int turn, int first) {
   constexpr int AHEAD = U::ST - 1;  // of what is weighed is what is requested
-  rows.renew();
   const int trunk = work.trunk;
-  int now = 1;
-  if (feed.turn != turn || feed.count != first + now + AHEAD || now + AHEAD >= trunk) return now;
-  const __nv_bfloat16* from = feed.trunk_rows(turn, now + AHEAD);
 #pragma unroll 1
-  for (; now + AHEAD < trunk; ++now) {
-    const int slot = (first + now) % U::ST, before = (slot + U::ST - 1) % U::ST;
-    if (rows.half == 1) rows.template mix<true>(Step{}, before, (now - 1) & 1);
-    rows.template weigh<true>(Step{}, now & 1);
-    if (rows.half == 0) rows.template mix<true>(Step{}, before, (now - 1) & 1);
-    feed.wait(first + now + 1);
+  for (int now = 0; now <= trunk; ++now) {
+    if (now == 1 && feed.turn == turn && feed.count == first + now + AHEAD && now + AHEAD < trunk) {
+      // While what is requested serves all rows, too.
+      const __nv_bfloat16* from = feed.trunk_rows(turn, now + AHEAD);
+#pragma unroll 1
+      for (; now + AHEAD < trunk; ++now) {
+        rows.renew();
+        const int slot = uint32_t(first + now) % U::ST, before = uint32_t(slot + U::ST - 1) % U::ST;
+        feed.wait(first + now);
+        if (rows.half == 1) rows.template mix<true>(Step{}, before, (now - 1) & 1);
+        rows.template score<true>(Step{}, slot);
+        rows.sync_half();
+        rows.template weigh<true>(Step{}, now & 1);
+        if (rows.half == 0) rows.template mix<true>(Step{}, before, (now - 1) & 1);
+        __syncthreads();
+        if (uint32_t(now + AHEAD) % (PAGE / KEYS) == 0) from = feed.trunk_rows(turn, now + AHEAD);
+        feed.copy(from, from + U::W, before);
+        from += KEYS * U::W;
+      }
+      feed.passed(now - 1);
+    }
+    rows.renew();
+    if (now < trunk) {
+      feed.wait(first + now);
+      rows.template score<true>(Step{}, uint32_t(first + now) % U::ST);
+      rows.sync_half();
+      rows.template weigh<true>(Step{}, now & 1);
+    }
+    if (now > 0) rows.template mix<true>(Step{}, uint32_t(first + now - 1) % U::ST, (now - 1) & 1);
     __syncthreads();
-    if ((now + AHEAD) % (PAGE / KEYS) == 0) from = feed.trunk_rows(turn, now + AHEAD);
-    feed.copy(from, from + U::W, before);
-    from += KEYS * U::W;
-    rows.score((slot + 1) % U::ST);
-    __syncthreads();
+    feed.fill(first + now, turn + 1);
   }
-  feed.passed(now - 1);
-  return now;
 }
 
-// The same for a wide tile. A step is weighed while the one before it is mixed, half of the warps in either order so that both
-// kinds of unit are busy, and then the next one is scored.
+// The nodes' own steps, from number `now` on: as many at once as the ring holds and serve different rows.
+template <class U, class S>
+__device__ __forceinline__ void own_turns(Feed<U, S>& feed, Wide<U, S>& rows, const Work& work, int turn, int first, int now) {
+  const auto step = [=](int number) -> const Step& { return gathered_step<S>(first + number); };
+#pragma unroll 1
+  while (now < work.steps) {
+    __syncthreads();
+    rows.renew();
+    int end = now + 1;
+    while (end < work.steps && end < now + U::ST && step(end).round == step(now).round) ++end;
+    Step mine = {0, 0, 0, 0};
+#pragma unroll 1
+    for (int i = now; i < end; ++i) {
+      feed.wait(first + i);
+      if (rows.scores(step(i))) rows.template score<false>(step(i), uint32_t(first + i) % U::ST);
+      if (rows.serves_row(step(i), 8 * rows.warp + rows.g)) mine = step(i);
+    }
+    rows.sync_half();
+    rows.template weigh<false>(mine, 0);
+    __syncthreads();
+    rows.scale(0);
+#pragma unroll 1
+    for (int i = now; i < end; ++i) rows.template mix<false>(step(i), uint32_t(first + i) % U::ST, 0);
+    __syncthreads();
+    now = end;
+    feed.fill(first + now, turn + 1);
+  }
+}
+
 template <class U, class S>
 __device__ __forceinline__ void attend(Feed<U, S>& feed, Wide<U, S>& rows, const Work& work, int turn, int first) {
   static_assert((U::ST & (U::ST - 1)) == 0, "slots by number");
-  const auto step = [&](int number) { return step_of<U, S>(work, number, first + number); };
-  feed.wait(first);
   __syncthreads();
-  if (rows.scores(step(0))) rows.score(first % U::ST);
-  __syncthreads();
-#pragma unroll 1
-  for (int now = 0;; ++now) {
-    if (now == 1) now = trunk_turns(feed, rows, work, turn, first);
-    rows.renew();
-    if (now < work.steps) rows.template weigh<false>(step(now), now & 1);
-    if (now > 0) rows.template mix<false>(step(now - 1), (first + now - 1) % U::ST, (now - 1) & 1);
-    if (now == work.steps) break;
-    const bool more = now + 1 < work.steps;
-    if (more) feed.wait(first + now + 1);
-    __syncthreads();
-    feed.fill(first + now, turn + 1);
-    if (more && rows.scores(step(now + 1))) rows.score((first + now + 1) % U::ST);
-    __syncthreads();
-  }
+  if (work.trunk > 0) trunk_turns(feed, rows, work, turn, first);
+  own_turns(feed, rows, work, turn, first, work.trunk);
 }
 
 template <class U, class S, bool = (U::NT > 0)>
@@ -119,20 +144,12 @@ struct Tile<U, S, true> {
   using Rows = Narrow<U, S>;
 };
 
-}  // namespace mla
-
-template <class U, class S>
-__device__ __forceinline__ void tree_mla(const __nv_bfloat16* q, const __nv_bfloat16* pages, const int32_t* table,
-                                         const int32_t* starts, const int32_t* committed, const uint64_t* ancestors,
-                                         const __nv_bfloat16* scratch, float scale, int32_t* queue, float* part_o,
-                                         float* part_ml, int T, int X, int B, int P, int Z) {
-  using namespace mla;
+// The items of a CTA.
+template <class U, class S, class Next>
+__device__ __forceinline__ void own_items(Feed<U, S> feed, Next set_up, float* part_o, float* part_ml, int Z) {
   const int warp = threadIdx.x / 32;
-  ptx::grid_dependency_wait();
-  ptx::grid_dependency_launch();
   if (threadIdx.x == 0) Feed<U, S>::prepare();
-  if (warp == 7) set_up<U, S>(0, table, starts, committed, ancestors, scale, queue, X, B, P);
-  Feed<U, S> feed{pages, scratch, q};
+  if (warp == 7) set_up(0);
 #pragma unroll 1
   for (int turn = 0, used = 0;; ++turn) {
     __syncthreads();
@@ -143,16 +160,77 @@ __device__ __forceinline__ void tree_mla(const __nv_bfloat16* q, const __nv_bflo
     feed.fill(used, turn);
     for (int i = 0; i < feed.TILES; ++i) feed.wait(used + i);
     __syncthreads();
-    rows.take_queries(used % U::ST);
+    rows.take_queries(uint32_t(used) % U::ST);
     used += feed.TILES;
     __syncthreads();
     feed.fill(used, turn);
     // The next item is looked up while the first keys arrive.
-    if (warp == 7) set_up<U, S>(turn + 1, table, starts, committed, ancestors, scale, queue, X, B, P);
+    if (warp == 7) set_up(turn + 1);
     attend(feed, rows, work, turn, used);
     used += work.steps;
     rows.store(work, part_o, part_ml, Z);
   }
+}
+
+// The items of a cluster.
+template <class U, class S, class Next>
+__device__ __forceinline__ void shared_items(Blocks<U, S> keys, const __nv_bfloat16* q, Next set_up, float* part_o,
+                                             float* part_ml, int Z) {
+  const int warp = threadIdx.x / 32;
+  if (warp == 7) set_up(0);
+  Shared<U, S> rows(keys.quarter);
+#pragma unroll 1
+  for (int turn = 0, block = 0;; ++turn) {
+    __syncthreads();
+    const Work& work = work_of<S>(turn);
+    const int steps = work.steps;
+    if (steps < 0) break;
+    keys.fill(block, turn);
+    rows.take_queries(q, work);
+    if (warp == 7) set_up(turn + 1);
+#pragma unroll 1
+    for (int first = 0; first < steps; first += BLOCK_STEPS, ++block) {
+      const int number = first + warp, scored = ::min(BLOCK_STEPS, steps - first);
+      keys.wait(block);
+      if (number < steps) rows.score(block);
+      ptx::cluster_sync();
+      // Not before the barrier, which waits for copies, too.
+      keys.fill(block, turn + 1);
+      const Step step =
+          number < work.trunk ? Step{0, U::ROWS, KEYS} : gathered_step<S>((block & 1) * BLOCK_STEPS + warp);
+      float s[4] = {};
+      if (number < steps) rows.add_quarters(block, work.factor, step, s);
+      __syncthreads();
+      const uint32_t rises = rows.weigh(block, scored, step, s);
+      __syncthreads();
+      rows.mix(block, scored, rises);
+      __syncthreads();
+    }
+    rows.store(work, part_o, part_ml, Z);
+  }
+  // The other CTAs may still read this one's quarters.
+  ptx::cluster_sync_relaxed();
+}
+
+}  // namespace mla
+
+template <class U, class S>
+__device__ __forceinline__ void tree_mla(const __nv_bfloat16* q, const __nv_bfloat16* pages, const int32_t* table,
+                                         const int32_t* starts, const int32_t* committed, const uint64_t* ancestors,
+                                         const __nv_bfloat16* scratch, float scale, int32_t* queue, float* part_o,
+                                         float* part_ml, int T, int X, int B, int P, int Z) {
+  using namespace mla;
+  ptx::grid_dependency_wait();
+  ptx::grid_dependency_launch();
+  const auto run = [&](auto take, auto items) {
+    items([&](int turn) { set_up<U, S>(turn, table, starts, committed, ancestors, scale, take, X, B, P); });
+  };
+  if constexpr (U::CLUSTER == 1)
+    run(Taken{queue}, [&](auto next) { own_items<U, S>({pages, scratch, q}, next, part_o, part_ml, Z); });
+  else
+    run(Dealt<U::CLUSTER>{}, [&](auto next) {
+      shared_items<U, S>({pages, scratch, int(blockIdx.x) % U::CLUSTER}, q, next, part_o, part_ml, Z);
+    });
 }
 
 }  // namespace kd

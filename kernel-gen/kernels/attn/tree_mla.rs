@@ -7,20 +7,23 @@
 /// which must be zero, and is again after `tree_mla_merge`.
 family! { tree_mla, template "attn/tree_mla.cuh";
   dims    { H = heads / tp, C = kv_lora_rank, R = rope_dim }
-  variant m64 { MT = 4, NT = 0, ST = 4, CTAS = 1 } prefer T * H > max(16 * B, max(96, min(1024, 2048 / max(1, P))))
-  variant n8  { MT = 0, NT = 1, ST = 5, CTAS = 2 } when H <= 8
-  variant n16 { MT = 0, NT = 2, ST = 4, CTAS = 1 } when H > 8 && H <= 16
-  const   { BASE = 128 * max(1, H / 16), ROWS = 16 * MT + 8 * NT, W = C + R, STEPS = W / 16, QSTEPS = ceil_div(STEPS, 4),
-            KEY = 2 * W + 16, NODES = ROWS / H + 2 }
-  require { C % 128 == 0, 512 % C == 0, R % 16 == 0, BASE <= 2048, NODES <= 32 }
-  smem    { ring: u8[ST * 16 * KEY], scores: f32[1024 * MT + 1280 * NT], weights: u16[512 * MT + 256 * NT],
-            keep: f32[2 * ROWS], changed: u8[16], step: i32[32], work: i32[48], page: i32[64],
-            paths: u64[4 * NODES], arrived: u64[ST] }
+  variant c8  { MT = 0, NT = 1, ST = 16, CLUSTER = 4, CTAS = 2 } when H <= 8
+    prefer T * H <= max(16, min(32, 512 / max(1, P)))
+  variant m64 { MT = 4, NT = 0, ST = 4, CLUSTER = 1, CTAS = 1 }
+    prefer T * H > max(16 * B, max(96, min(1024, 4608 / max(1, P))))
+  variant n8  { MT = 0, NT = 1, ST = 5, CLUSTER = 1, CTAS = 2 } when H <= 8
+  variant n16 { MT = 0, NT = 2, ST = 4, CLUSTER = 1, CTAS = 1 } when H > 8 && H <= 16
+  const   { BASE = 256 * max(1, H / 32), SHORT = 128 * max(16, H), ROWS = 16 * MT + 8 * NT,
+            W = C + R, KEY = 2 * C / CLUSTER + 32 * ceil_div(R / 16, CLUSTER) + 16, NODES = ROWS / H + 2 }
+  require { C % 128 == 0, 512 % C == 0, R % 16 == 0, BASE <= 2048, SHORT % BASE == 0, NODES <= 32 }
+  smem    { ring: u8[ST * 16 * KEY], scores: f32[1024 * MT + 1280 * NT * min(2, CLUSTER)],
+            weights: u16[512 * MT + 256 * NT], keep: f32[max(64, 2 * ROWS)], changed: u8[16], step: i32[64],
+            work: i32[48], page: i32[64], paths: u64[4 * NODES], arrived: u64[ST] }
   args    { q: bf16[T, H, C + R], pages: bf16[X, 64, C + R], table: i32[B, P], starts: i32[B + 1], committed: i32[B],
             ancestors: u64[T, 2], scratch: bf16[T, C + R], scale: f32, queue: mut i32[1], part_o: mut f32[Z, C],
             part_ml: mut f32[Z, 2] }
-  sass    { "HMMA.16816.F32.BF16", "LDSM.16.M88.4", "UBLKCP" }
-  launch  { grid resident, block 256, min_ctas CTAS, pdl }
+  sass    { "HMMA.16816.F32.BF16", "LDSM.16.M88.4" }
+  launch  { grid resident, block 256, min_ctas CTAS, cluster CLUSTER, pdl }
 }
 
 /// The partial results of `tree_mla` to each row's mixed latent. Padding rows become zero; a row whose partial results had no
@@ -30,7 +33,7 @@ family! { tree_mla_merge, template "attn/tree_mla_merge.cuh";
   dims    { H = heads / tp, C = kv_lora_rank }
   variant few  { VECS = 1, AHEAD = 4, CTAS = 3 }
   variant many { VECS = 4, AHEAD = 2, CTAS = 2 } when C % 512 == 0 prefer T * H >= 256
-  const   { BASE = 128 * max(1, H / 16), WARPS = 8, ROWS = 16 }
+  const   { BASE = 256 * max(1, H / 32), SHORT = 128 * max(16, H), WARPS = 8, ROWS = 16 }
   require { C % (128 * VECS) == 0 }
   smem    { sums: f32[WARPS * 128 * VECS], stream: i32[12 * WARPS] }
   args    { part_o: f32[Z, C], part_ml: f32[Z, 2], starts: i32[B + 1], committed: i32[B], ancestors: u64[T, 2],

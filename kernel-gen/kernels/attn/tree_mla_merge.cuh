@@ -84,7 +84,7 @@ __device__ __forceinline__ void tree_mla_merge(const float* part_o, const float*
   int leaves = 0;
   if (found) {
     const Path path = Path::load(ancestors, node, node == stream.first);
-    leaves = ::min(stream.leaves, Leaf<U::BASE>::at(stream.committed + path.depth()) + 1);
+    leaves = ::min(stream.leaves, Leaf<U::BASE, U::SHORT>::at(stream.committed + path.depth()) + 1);
   }
   const int64_t rows = int64_t(stream.nodes) * U::H, first = stream.part + int64_t(node - stream.first) * U::H;
   // Scratch that is too small must not look like a result.

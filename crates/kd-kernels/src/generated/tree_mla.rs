@@ -6,8 +6,8 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "tree_mla",
-    contract: "e60cf40fc22e0dee",
-    variants: &["m64", "n8", "n16"],
+    contract: "715449d3eadcedd1",
+    variants: &["c8", "m64", "n8", "n16"],
     cooperative: false,
     pdl: true,
 };
@@ -153,13 +153,20 @@ fn preferred(
 ) -> Option<bool> {
     Some(
         match variant {
+            "c8" => {
+                arith::mul(t, h)?
+                    <= arith::max(
+                        16,
+                        arith::min(32, arith::div(512, arith::max(1, p)?)?)?,
+                    )?
+            }
             "m64" => {
                 arith::mul(t, h)?
                     > arith::max(
                         arith::mul(16, b)?,
                         arith::max(
                             96,
-                            arith::min(1024, arith::div(2048, arith::max(1, p)?)?)?,
+                            arith::min(1024, arith::div(4608, arith::max(1, p)?)?)?,
                         )?,
                     )?
             }

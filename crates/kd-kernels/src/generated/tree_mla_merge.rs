@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "tree_mla_merge",
-    contract: "aa934822fc048dc0",
+    contract: "e13b76c7f4267cca",
     variants: &["few", "many"],
     cooperative: false,
     pdl: true,
