@@ -111,7 +111,10 @@ fn int(size: usize) -> i64 {
 /// that clusters of CTAs do not fit into (measured on an H200, `docs/kernels/dense.md`).
 fn worth_many(m: i64, n: i64, k: i64) -> bool {
     let results = m.saturating_mul(n);
-    m > FEW && n % 4 == 0 && m <= 2048 && (results >= 3_000_000 || (results >= 1_000_000 && n <= 4096 && k > 4096))
+    m > FEW
+        && n % 4 == 0
+        && m <= 2048
+        && (results >= 3_000_000 || (results >= 1_000_000 && n <= 4096 && k > 4096))
 }
 
 /// What `unit` costs for M rows and N weights: the tiles times segments that a CTA has, by size. Among equals the one that

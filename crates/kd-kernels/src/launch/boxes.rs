@@ -15,7 +15,10 @@ const MOST_ROWS: i64 = 256;
 ///
 /// # Errors
 /// Boxes of other than 32 or 64 columns or of more than 256 rows; rows that are not whole vectors; a driver that refuses.
-pub(super) fn tensor_map(matrix: &TensorRef<'_, bf16, 2>, [rows, columns]: [i64; 2]) -> Result<[u64; 16], KernelError> {
+pub(super) fn tensor_map(
+    matrix: &TensorRef<'_, bf16, 2>,
+    [rows, columns]: [i64; 2],
+) -> Result<[u64; 16], KernelError> {
     let bad = |what: &str| KernelError::BadTensor { shape: matrix.shape().to_vec(), what: what.to_owned() };
     let swizzle = match columns {
         32 => sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_64B,

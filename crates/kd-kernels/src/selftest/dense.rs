@@ -157,7 +157,9 @@ impl Subject for Dense {
                 many.launch(stream, choice, dense_many::Args { x, w, partial, arrived, y }).map(drop)
             }
             (Kernel::Few(few), _) => few.launch(stream, choice, dense::Args { x, w, y }).map(drop),
-            (Kernel::Many(_), None) => Err(KernelError::NotEligible { family: "dense_many", variant: "no scratch".to_owned() }),
+            (Kernel::Many(_), None) => {
+                Err(KernelError::NotEligible { family: "dense_many", variant: "no scratch".to_owned() })
+            }
         }
     }
 

@@ -113,7 +113,19 @@ pub(crate) fn tree_pass<'a>(
 ) -> Result<(Pass<'a>, TreeAttention<'a>), CudaError> {
     state.fits(bucket)?;
     let PassState {
-        inputs, limits, rows, rope, pages, scratch, sums, absorbed, mixed, part_o, part_ml, queue, ..
+        inputs,
+        limits,
+        rows,
+        rope,
+        pages,
+        scratch,
+        sums,
+        absorbed,
+        mixed,
+        part_o,
+        part_ml,
+        queue,
+        ..
     } = state;
     let count = bucket.rows;
     let pass = Pass {
