@@ -117,16 +117,15 @@ fn worth_many(m: i64, n: i64, k: i64) -> bool {
         && (results >= 3_000_000 || (results >= 1_000_000 && n <= 4096 && k > 4096))
 }
 
-/// What `unit` costs for M rows and N weights: the tiles times segments that a CTA has, by size. Among equals the one that
-/// keeps all sums in registers is better where segments are short.
-fn steps(unit: &LoadedUnit, m: i64, n: i64, sms: u32) -> (i64, i64) {
+/// What `unit` costs for M rows and N weights: the segments that a CTA has, by size of its tile. Among equals the first
+/// declared is taken, the larger tile.
+fn steps(unit: &LoadedUnit, m: i64, n: i64, sms: u32) -> i64 {
     let constant = |name| unit.constant(name).unwrap_or(1).max(1);
     let (rows, tokens, segments) = (constant("ROWS"), constant("TOKENS"), constant("SEGS"));
     let token_tiles = (m.max(1) + tokens - 1) / tokens;
     let work = ((n + rows - 1) / rows).saturating_mul(segments);
     let lanes = (2 * i64::from(sms) / token_tiles).clamp(1, work.max(1));
-    let cost = ((work + lanes - 1) / lanes).saturating_mul(rows * tokens);
-    (cost, if constant("K") > 2048 { -rows } else { rows })
+    ((work + lanes - 1) / lanes).saturating_mul(rows * tokens)
 }
 
 #[cfg(test)]

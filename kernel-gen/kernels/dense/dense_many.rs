@@ -3,7 +3,7 @@
 family! { dense_many, template "dense/many.cuh";
   dims    { K = [hidden, q_lora_rank, heads * value_dim / tp, dense_width / tp, shared_experts * expert_width / tp] }
   variant t88 { MT = 3, NT = 11, WR = 4, WT = 1, DEPTH = 2, KEEP = 0 }
-              when N % 4 == 0 && M <= 2048 && P >= 67584 * ceil_div(M, 88) && A >= 4 * ceil_div(M, 88)
+              when K > 2048 && N % 4 == 0 && M <= 2048 && P >= 67584 * ceil_div(M, 88) && A >= 4 * ceil_div(M, 88)
   variant w88 { MT = 2, NT = 11, WR = 4, WT = 1, DEPTH = 3, KEEP = 11 }
               when N % 4 == 0 && M <= 2048 && P >= 67584 * ceil_div(M, 88) && A >= 4 * ceil_div(M, 88)
   const   { SEGS = max(min(4, ceil_div(K, 512)), min(8, ceil_div(K, 5376))), RUN = 1, GROUPS = 1, STEP = 64, ROWS = 16 * MT * WR,

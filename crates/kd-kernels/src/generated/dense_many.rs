@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "dense_many",
-    contract: "9f07daa4f1a1e7b7",
+    contract: "b958630fe43bb494",
     variants: &["t88", "w88"],
     cooperative: false,
     pdl: true,
