@@ -60,6 +60,9 @@ pub(crate) fn resolve(mut family: Family) -> Result<Family, Diagnostic> {
     for axis in family.operands.iter().flat_map(|operand| operand.shape.iter().flatten()) {
         scope(&launch_time, "a shape", axis.names())?;
     }
+    for constant in family.operands.iter().flat_map(|operand| operand.boxes.iter().flatten()) {
+        scope(&compile_time, "boxes", vec![(&constant.name, constant.at)])?;
+    }
     let launch = &family.launch;
     for size in [Some(&launch.block), Some(&launch.min_ctas), launch.cluster.as_ref()].into_iter().flatten() {
         scope(&compile_time, "launch", size.names())?;

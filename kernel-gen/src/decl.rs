@@ -81,6 +81,18 @@ pub struct Operand {
     pub mutable: bool,
     /// Axis sizes, outermost first; `None` for a scalar.
     pub shape: Option<Vec<Expr>>,
+    /// Rows and columns of the boxes in which a matrix is copied to shared memory: constants of the unit. The kernel takes a
+    /// tensor map instead of an address.
+    pub boxes: Option<[Constant; 2]>,
+}
+
+/// The name of a tunable or constant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Constant {
+    /// Name.
+    pub name: String,
+    /// Where it stands.
+    pub at: At,
 }
 
 /// Launch geometry and attributes.

@@ -74,6 +74,8 @@ impl Composite {
 }
 
 impl DType {
+    pub(crate) const BF16: Self = DTYPES[0];
+
     /// The type that a declaration calls `name`.
     pub fn named(name: &str) -> Option<Self> {
         DTYPES.into_iter().find(|dtype| dtype.name == name)

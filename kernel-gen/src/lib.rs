@@ -22,7 +22,7 @@ mod profile;
 
 pub use arch::{ARCHS, Arch};
 pub use catalog::{Catalog, kernels_dir};
-pub use decl::{Family, Grid, Launch, Operand, SharedMember, Variant};
+pub use decl::{Constant, Family, Grid, Launch, Operand, SharedMember, Variant};
 pub use diagnostic::{At, Diagnostic};
 pub use dtype::{Composite, DType, Kind};
 pub use expand::{Unit, expand};

@@ -5,7 +5,7 @@ use syn::ext::IdentExt;
 use syn::parse::{Parse, ParseStream};
 use syn::{Ident, LitStr, Token, braced, bracketed};
 
-use crate::decl::{Family, Grid, Launch, Operand, SharedMember, Variant};
+use crate::decl::{Constant, Family, Grid, Launch, Operand, SharedMember, Variant};
 use crate::expr_parse::{comparisons, expr};
 use crate::{At, Comparison, Composite, DType, Diagnostic, Expr, Kind, check};
 
@@ -225,6 +225,7 @@ fn operand(input: ParseStream<'_>) -> syn::Result<Operand> {
             kind,
             mutable,
             shape: Some(shape),
+            boxes: None,
         });
     }
     let kind = Kind::Plain(dtype(input)?);
@@ -235,7 +236,23 @@ fn operand(input: ParseStream<'_>) -> syn::Result<Operand> {
             format!("scalar `{name}` is passed by value and cannot be `mut`"),
         ));
     }
-    Ok(Operand { name: name.to_string(), at: name.span().into(), kind, mutable, shape })
+    let boxes = if input.peek(Token![,]) || input.is_empty() { None } else { Some(boxes(input)?) };
+    let matrix = kind == Kind::Plain(DType::BF16) && shape.as_ref().is_some_and(|shape| shape.len() == 2);
+    if boxes.is_some() && (mutable || !matrix) {
+        return Err(syn::Error::new(name.span(), format!("`{name}`: only a bf16 matrix is read in boxes")));
+    }
+    Ok(Operand { name: name.to_string(), at: name.span().into(), kind, mutable, shape, boxes })
+}
+
+/// `boxes [ROWS, COLUMNS]`
+fn boxes(input: ParseStream<'_>) -> syn::Result<[Constant; 2]> {
+    keyword(input, "boxes")?;
+    let content;
+    bracketed!(content in input);
+    let names = content.parse_terminated(Ident::parse, Token![,])?;
+    let constants: Vec<Constant> =
+        names.iter().map(|name| Constant { name: name.to_string(), at: name.span().into() }).collect();
+    constants.try_into().map_err(|_| content.error("expected two constants, `[ROWS, COLUMNS]`"))
 }
 
 fn launch_section(input: ParseStream<'_>, section: &Ident) -> syn::Result<Launch> {

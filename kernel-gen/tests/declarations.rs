@@ -44,6 +44,14 @@ fn faults_point_into_the_declaration() {
         ("y: mut bf16[M, H]", "y: mut f32", "cannot be `mut`"),
         ("y: mut bf16[M, H]", "w: mut int4g32<M, H>, y: mut bf16[M, H]", "a composite is read only"),
         ("y: mut bf16[M, H]", "w: int4g32[M, H], y: mut bf16[M, H]", "probe.rs:8:38: expected `<`"),
+        ("y: mut bf16[M, H]", "y: mut bf16[M, H] boxes [T, T]", "only a bf16 matrix is read in boxes"),
+        (
+            "y: mut bf16[M, H]",
+            "w: f32[M, H] boxes [T, T], y: mut bf16[M, H]",
+            "only a bf16 matrix is read in boxes",
+        ),
+        ("y: mut bf16[M, H]", "w: bf16[M, H] boxes [T], y: mut bf16[M, H]", "expected two constants"),
+        ("y: mut bf16[M, H]", "w: bf16[M, H] boxes [T, M], y: mut bf16[M, H]", "`M` is unknown in boxes"),
         ("second: f32[T]", "second: int4g32[T]", "unknown element type `int4g32`"),
         (
             "launch ",

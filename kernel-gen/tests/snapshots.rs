@@ -35,7 +35,7 @@ family! { every_clause, template \"none.cuh\";
   require { H % 8 == 0 }
   smem    { w: u8[TN * 64] align 128, bar: u64[2] }
   sass    { \"HMMA.16816.F32.BF16\" }
-  args    { x: bf16[M, H], off: i32[E + 1], rows: i32[R], q: int4g32<E, 2 * N, H>, scale: f32, y: mut f32[R, H] }
+  args    { x: bf16[M, H], b: bf16[M, H] boxes [TN, NT], off: i32[E + 1], rows: i32[R], q: int4g32<E, 2 * N, H>, scale: f32, y: mut f32[R, H] }
   launch  { grid (ceil_div(M, TN), E), block 32 * 4, min_ctas 2, cluster 2, cooperative, pdl }
 }";
     let family = &parse_families("every_clause.rs", source).expect("parsed")[0];

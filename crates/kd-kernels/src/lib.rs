@@ -9,6 +9,7 @@
 
 pub mod bench;
 pub mod bundle;
+mod dense;
 mod device;
 mod error;
 mod fork;
@@ -26,6 +27,7 @@ pub mod testing;
 
 pub use bundle::Bundle;
 pub use cudarc::driver::{CudaSlice, CudaView, CudaViewMut, DeviceRepr, DriverError};
+pub use dense::{DenseProduct, DenseScratch};
 pub use device::{Device, Stream, driver_version};
 pub use error::KernelError;
 pub use fork::Fork;

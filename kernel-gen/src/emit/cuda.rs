@@ -101,6 +101,9 @@ fn parameters_of(operand: &Operand) -> Vec<String> {
             return composite.parts.iter().map(part).collect();
         }
     };
+    if operand.boxes.is_some() {
+        return vec![format!("const __grid_constant__ kd::ptx::TensorMap {name}")];
+    }
     let cuda = dtype.cuda;
     vec![match (&operand.shape, operand.mutable) {
         (None, _) => format!("{cuda} {name}"),

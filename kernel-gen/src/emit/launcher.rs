@@ -163,6 +163,10 @@ fn composites(family: &Family) -> Vec<Ident> {
 /// The kernel parameters of an operand, in order.
 fn params_of(operand: &Operand) -> Vec<TokenStream> {
     let name = rust_ident(&operand.name);
+    if let Some(boxes) = &operand.boxes {
+        let [rows, columns] = boxes.each_ref().map(|constant| &constant.name);
+        return vec![quote!(params.boxes(unit.loaded, &args.#name, [#rows, #columns])?;)];
+    }
     let Kind::Composite(composite) = operand.kind else { return vec![quote!(params.push(&args.#name);)] };
     let part = |(suffix, _): &(&str, &str)| {
         let part = format_ident!("{suffix}");

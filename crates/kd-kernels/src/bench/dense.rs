@@ -5,9 +5,8 @@ use half::bf16;
 
 use super::cublas::Cublas;
 use super::{Rates, median, samples};
-use crate::families::dense;
 use crate::selftest::{Random, upload};
-use crate::{Choice, Device, KernelError, Kernels, Stream, TensorMut, TensorRef};
+use crate::{DenseProduct, DenseScratch, Device, KernelError, Kernels, Stream, TensorMut, TensorRef};
 
 /// Weights of this many bytes in all are read in turn, so that none is left in L2 when its turn comes again.
 const WORKING_SET: usize = 256 << 20;
@@ -79,7 +78,8 @@ struct Operands {
     shape: DenseShape,
     rows: usize,
     launches: usize,
-    kernel: dense::Dense,
+    kernel: DenseProduct,
+    scratch: DenseScratch,
     cublas: Option<Cublas>,
     x: CudaSlice<bf16>,
     weights: Vec<CudaSlice<bf16>>,
@@ -124,7 +124,8 @@ impl Operands {
             shape,
             rows,
             launches: 0,
-            kernel: dense::Dense::load(kernels, dense::Dims { k: i64::try_from(k).unwrap_or(i64::MAX) })?,
+            kernel: DenseProduct::load(kernels, k)?,
+            scratch: DenseScratch::new(stream)?,
             cublas: Cublas::open(stream)?,
             x: upload(stream, &random.values(rows * k, 1.0))?,
             weights: (0..copies).map(|_| upload(stream, &weight)).collect::<Result<_, _>>()?,
@@ -161,12 +162,10 @@ impl Operands {
         let (rows, DenseShape { k, n }) = (self.rows, self.shape);
         for launch in 0..self.launches {
             let weights = &self.weights[launch % self.weights.len()];
-            let args = dense::Args {
-                x: TensorRef::new(stream, self.x.slice(..rows * k), [rows, k])?,
-                w: TensorRef::new(stream, weights.as_view(), [n, k])?,
-                y: TensorMut::new(stream, self.y.slice_mut(..rows * n), [rows, n])?,
-            };
-            self.variant = self.kernel.launch(stream, Choice::Auto, args)?.variant;
+            let x = TensorRef::new(stream, self.x.slice(..rows * k), [rows, k])?;
+            let w = TensorRef::new(stream, weights.as_view(), [n, k])?;
+            let y = TensorMut::new(stream, self.y.slice_mut(..rows * n), [rows, n])?;
+            self.variant = self.kernel.launch(stream, x, w, y, Some(&mut self.scratch))?.variant;
         }
         Ok(())
     }

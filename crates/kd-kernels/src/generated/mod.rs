@@ -7,6 +7,7 @@ pub mod absorb_value;
 pub mod add_rms_norm;
 pub mod commit;
 pub mod dense;
+pub mod dense_many;
 pub mod draft_block;
 pub mod drafter_attention;
 pub mod drafter_context;

@@ -1,6 +1,7 @@
 //! What generated launchers are made of.
 
 pub mod arith;
+mod boxes;
 mod geometry;
 mod int4;
 mod kernels;

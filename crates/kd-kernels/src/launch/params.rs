@@ -2,7 +2,9 @@
 
 use std::ffi::c_void;
 
-use super::{KernelError, TensorMut, TensorRef};
+use half::bf16;
+
+use super::{KernelError, LoadedUnit, TensorMut, TensorRef, boxes};
 
 /// A value that can be a kernel parameter of at most 8 bytes.
 pub(crate) trait Param {
@@ -50,6 +52,8 @@ impl Param for u64 {
 #[derive(Debug, Default)]
 pub(crate) struct Params {
     cells: Vec<u64>,
+    /// The first cell of each parameter.
+    starts: Vec<usize>,
 }
 
 impl Params {
@@ -58,7 +62,21 @@ impl Params {
     }
 
     pub(crate) fn push(&mut self, value: &impl Param) {
+        self.starts.push(self.cells.len());
         self.cells.push(value.cell());
+    }
+
+    /// A matrix that the kernel copies in boxes; `constants` of the unit are a box's rows and columns.
+    pub(crate) fn boxes(
+        &mut self,
+        unit: &LoadedUnit,
+        matrix: &TensorRef<'_, bf16, 2>,
+        constants: [&str; 2],
+    ) -> Result<(), KernelError> {
+        let map = boxes::tensor_map(matrix, constants.map(|name| unit.constant(name).unwrap_or(0)))?;
+        self.starts.push(self.cells.len());
+        self.cells.extend(map);
+        Ok(())
     }
 
     /// A run-time symbol, which kernels take as `int`.
@@ -76,7 +94,8 @@ impl Params {
     pub(super) fn pointers(&self) -> Vec<*mut c_void> {
         // A narrower value must lie at the start of its cell.
         const { assert!(cfg!(target_endian = "little")) }
-        self.cells.iter().map(|cell| std::ptr::from_ref(cell).cast_mut().cast()).collect()
+        let first = |start: &usize| std::ptr::from_ref(&self.cells[*start]).cast_mut().cast();
+        self.starts.iter().map(first).collect()
     }
 }
 

@@ -1,4 +1,4 @@
-//! `dense` against `kd_tensor::linear`.
+//! `dense` and `dense_many` against `kd_tensor::linear`, and against each other bit by bit.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ use super::{
     verify,
 };
 use crate::bundle::Row;
-use crate::families::dense;
-use crate::{Choice, Device, KernelError, Kernels, Stream, TensorRef};
+use crate::families::{dense, dense_many};
+use crate::{Choice, DenseScratch, Device, KernelError, Kernels, Stream, TensorRef};
 
 /// Output features by K: projections of K2.6 at eight ranks and at one. Others take [`NARROW`].
 const WIDTHS: [(usize, usize); 5] = [(7168, 2112), (1536, 1536), (1024, 7168), (2304, 7168), (8192, 7168)];
@@ -33,7 +33,7 @@ pub(super) fn check(
     let most = rows.iter().copied().max().unwrap_or_default();
     // What the first variant of each K wrote.
     let mut first: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
-    for row in units(kernels, "dense") {
+    for row in units(kernels, "dense").chain(units(kernels, "dense_many")) {
         let subject = Dense::new(device, kernels, row, most, seed)?;
         outcomes.extend(verify(&subject, rows)?);
         let mut memory = subject.memory(&(0..most).collect::<Vec<_>>())?;
@@ -52,7 +52,7 @@ struct Dense {
     stream: Stream,
     unit: String,
     variant: String,
-    kernel: dense::Dense,
+    kernel: Kernel,
     k: usize,
     n: usize,
     x: Vec<bf16>,
@@ -62,7 +62,22 @@ struct Dense {
     expected: Matrix,
 }
 
+enum Kernel {
+    Few(dense::Dense),
+    Many(dense_many::DenseMany),
+}
+
+impl Kernel {
+    fn load(kernels: &Kernels, family: &str, k: i64) -> Result<Self, KernelError> {
+        Ok(match family {
+            "dense_many" => Self::Many(dense_many::DenseMany::load(kernels, dense_many::Dims { k })?),
+            _ => Self::Few(dense::Dense::load(kernels, dense::Dims { k })?),
+        })
+    }
+}
+
 struct Memory {
+    scratch: Option<DenseScratch>,
     rows: usize,
     x: CudaSlice<bf16>,
     y: Output<bf16>,
@@ -90,7 +105,7 @@ impl Dense {
         Ok(Self {
             unit: row.unit.clone(),
             variant: row.variant.clone(),
-            kernel: dense::Dense::load(kernels, dense::Dims { k: dim })?,
+            kernel: Kernel::load(kernels, &row.family, dim)?,
             k,
             n,
             weights: (0..copies).map(|_| upload(&stream, &weight)).collect::<Result<_, _>>()?,
@@ -122,7 +137,11 @@ impl Subject for Dense {
     fn memory(&self, order: &[usize]) -> Result<Memory, KernelError> {
         let (stream, rows) = (&self.stream, order.len());
         let x = upload(stream, &gather(&self.x, self.k, order))?;
-        Ok(Memory { rows, x, y: Output::poisoned(stream, rows, self.n)?, copy: 0 })
+        let scratch = match self.kernel {
+            Kernel::Few(_) => None,
+            Kernel::Many(_) => Some(DenseScratch::new(stream)?),
+        };
+        Ok(Memory { scratch, rows, x, y: Output::poisoned(stream, rows, self.n)?, copy: 0 })
     }
 
     fn launch(&self, memory: &mut Memory) -> Result<(), KernelError> {
@@ -131,8 +150,17 @@ impl Subject for Dense {
         let weights = &self.weights[memory.copy % self.weights.len()];
         let w = TensorRef::new(stream, weights.as_view(), [self.n, self.k])?;
         memory.copy += 1;
-        let args = dense::Args { x, w, y: memory.y.tensor(stream, shape)? };
-        self.kernel.launch(stream, Choice::Forced(&self.variant), args).map(drop)
+        let (choice, y) = (Choice::Forced(self.variant.as_str()), memory.y.tensor(stream, shape)?);
+        match (&self.kernel, &mut memory.scratch) {
+            (Kernel::Many(many), Some(scratch)) => {
+                let (partial, arrived) = scratch.tensors(stream)?;
+                many.launch(stream, choice, dense_many::Args { x, w, partial, arrived, y }).map(drop)
+            }
+            (Kernel::Few(few), _) => few.launch(stream, choice, dense::Args { x, w, y }).map(drop),
+            (Kernel::Many(_), None) => {
+                Err(KernelError::NotEligible { family: "dense_many", variant: "no scratch".to_owned() })
+            }
+        }
     }
 
     fn written(&self, memory: &mut Memory) -> Result<Vec<Written>, KernelError> {

@@ -113,7 +113,19 @@ pub(crate) fn tree_pass<'a>(
 ) -> Result<(Pass<'a>, TreeAttention<'a>), CudaError> {
     state.fits(bucket)?;
     let PassState {
-        inputs, limits, rows, rope, pages, scratch, absorbed, mixed, part_o, part_ml, queue, ..
+        inputs,
+        limits,
+        rows,
+        rope,
+        pages,
+        scratch,
+        sums,
+        absorbed,
+        mixed,
+        part_o,
+        part_ml,
+        queue,
+        ..
     } = state;
     let count = bucket.rows;
     let pass = Pass {
@@ -124,7 +136,7 @@ pub(crate) fn tree_pass<'a>(
         slots: TensorRef::new(stream, inputs.slots(count)?, [count])?,
         positions: TensorRef::new(stream, inputs.positions(count)?, [count])?,
         rope: head(stream, rope, [limits.positions(), target.dims.attention.rope])?,
-        products: super::kernels::Multiply::Own(&target.kernels.products),
+        products: super::kernels::Multiply::Own(&target.kernels.products, sums.as_mut()),
         exchange,
     };
     let limits = *limits;

@@ -1,10 +1,10 @@
 //! The kernels of a target's forward, loaded for one rank's sizes.
 
 use kd_kernels::families::{
-    absorb_query, absorb_value, add_rms_norm, commit, dense, embed, gather_taps, lm_head, mla_inputs,
+    absorb_query, absorb_value, add_rms_norm, commit, embed, gather_taps, lm_head, mla_inputs,
     query_rope, rms_norm, router, silu_mul, tree_mla, tree_mla_merge,
 };
-use kd_kernels::{Choice, KernelError, Kernels, Stream, TensorMut, TensorRef};
+use kd_kernels::{DenseProduct, DenseScratch, KernelError, Kernels, Stream, TensorMut, TensorRef};
 use kd_moe::gpu::ExpertKernels;
 
 use half::bf16;
@@ -34,9 +34,9 @@ pub(crate) struct TargetKernels {
     pub(crate) gather_taps: gather_taps::GatherTaps,
 }
 
-/// Products of our own dense family, by width of their input.
+/// Products of our own dense families, by width of their input.
 #[derive(Debug, Default)]
-pub(crate) struct Products(Vec<(usize, dense::Dense)>);
+pub(crate) struct Products(Vec<(usize, DenseProduct)>);
 
 impl TargetKernels {
     pub(crate) fn load(kernels: &Kernels, dims: &Dims) -> Result<Self, CudaError> {
@@ -83,10 +83,25 @@ impl Products {
     /// # Errors
     /// A bundle without them.
     pub(crate) fn load(kernels: &Kernels, widths: &[usize]) -> Result<Self, KernelError> {
+        Self::each(widths, |width| DenseProduct::load(kernels, width))
+    }
+
+    /// The same without the kernels for many rows, which need scratch.
+    ///
+    /// # Errors
+    /// A bundle without them.
+    pub(crate) fn few(kernels: &Kernels, widths: &[usize]) -> Result<Self, KernelError> {
+        Self::each(widths, |width| DenseProduct::few(kernels, width))
+    }
+
+    fn each(
+        widths: &[usize],
+        load: impl Fn(usize) -> Result<DenseProduct, KernelError>,
+    ) -> Result<Self, KernelError> {
         let mut products = Self::default();
         for &width in widths {
             if products.of(width).is_none() {
-                products.0.push((width, dense::Dense::load(kernels, dense::Dims { k: int(width) })?));
+                products.0.push((width, load(width)?));
             }
         }
         Ok(products)
@@ -102,25 +117,25 @@ impl Products {
         x: TensorRef<'_, bf16, 2>,
         w: TensorRef<'_, bf16, 2>,
         y: TensorMut<'_, bf16, 2>,
+        scratch: Option<&mut DenseScratch>,
     ) -> Result<(), KernelError> {
         let [_, width] = x.shape();
         let product = self.of(width).ok_or_else(|| KernelError::BadTensor {
             shape: x.shape().to_vec(),
             what: "no product of this width was loaded".to_owned(),
         })?;
-        product.launch(stream, Choice::Auto, dense::Args { x, w, y }).map(drop)
+        product.launch(stream, x, w, y, scratch).map(drop)
     }
 
-    fn of(&self, width: usize) -> Option<&dense::Dense> {
+    fn of(&self, width: usize) -> Option<&DenseProduct> {
         self.0.iter().find(|(own, _)| *own == width).map(|(_, product)| product)
     }
 }
 
 /// Who multiplies.
-#[derive(Clone, Copy)]
 pub(crate) enum Multiply<'a> {
     /// Our own kernels: every decode and verify row.
-    Own(&'a Products),
+    Own(&'a Products, Option<&'a mut DenseScratch>),
     /// cuBLASLt: prompt chunks.
     Library(&'a LibraryProducts),
 }
@@ -128,14 +143,14 @@ pub(crate) enum Multiply<'a> {
 impl Multiply<'_> {
     /// `y = x Wᵀ`.
     pub(crate) fn launch(
-        &self,
+        &mut self,
         stream: &Stream,
         x: TensorRef<'_, bf16, 2>,
         w: TensorRef<'_, bf16, 2>,
         mut y: TensorMut<'_, bf16, 2>,
     ) -> Result<(), KernelError> {
         match self {
-            Self::Own(products) => products.launch(stream, x, w, y),
+            Self::Own(products, scratch) => products.launch(stream, x, w, y, scratch.as_deref_mut()),
             Self::Library(products) => products.of(w.shape())?.launch(stream, &x, &w, &mut y),
         }
     }

@@ -3,7 +3,7 @@
 use half::bf16;
 use kd_attn::PAGE_TOKENS;
 use kd_kernels::selftest::upload;
-use kd_kernels::{CudaSlice, CudaView, KernelError, Stream};
+use kd_kernels::{CudaSlice, CudaView, DenseScratch, KernelError, Stream};
 use kd_tensor::Matrix;
 
 use super::error::within;
@@ -35,6 +35,8 @@ pub struct PassState {
     pub(crate) part_ml: CudaSlice<f32>,
     /// Work items that the attention of a layer has taken; its merge makes it zero again.
     pub(crate) queue: CudaSlice<i32>,
+    /// Of products; passes of few rows need none.
+    pub(crate) sums: Option<DenseScratch>,
     pub(crate) head: HeadState,
 }
 
@@ -73,6 +75,7 @@ impl PassState {
             part_o: zeros!(stream, partial * a.latent)?,
             part_ml: zeros!(stream, partial * 2)?,
             queue: zeros!(stream, 1)?,
+            sums: if DenseScratch::helps(rows) { Some(DenseScratch::new(stream)?) } else { None },
             head: HeadState {
                 x: zeros!(stream, rows * dims.hidden)?,
                 logits: zeros!(stream, rows * dims.vocab)?,
@@ -183,7 +186,9 @@ impl Limits {
         let words = dims.vocab + 4 * dims.vocab.div_ceil(128);
         let pages = dims.layers * self.pages * PAGE_TOKENS * width;
         let partial = self.partial_rows(a.heads) * (a.latent + 2) + self.positions() * a.rope;
+        let sums = if DenseScratch::helps(self.rows) { DenseScratch::BYTES } else { 0 };
         Ok(RowState::bytes(dims, self.rows, taps)?
+            + sums
             + 2 * (self.rows * halves + pages)
             + 4 * (self.rows * words + partial))
     }

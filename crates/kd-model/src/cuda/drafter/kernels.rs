@@ -40,7 +40,7 @@ impl DraftKernels {
             embed: embed::Embed::load(kernels, embed::Dims { h })?,
             rms_norm: rms_norm::RmsNorm::load(kernels, rms_norm::Dims { h })?,
             add_rms_norm: add_rms_norm::AddRmsNorm::load(kernels, add_rms_norm::Dims { h })?,
-            products: Products::load(kernels, &widths)?,
+            products: Products::few(kernels, &widths)?,
             context: drafter_context::DrafterContext::load(kernels, drafter_context::Dims { d, n })?,
             heads: drafter_heads::DrafterHeads::load(kernels, drafter_heads::Dims { d, q, n })?,
             attention: drafter_attention::DrafterAttention::load(

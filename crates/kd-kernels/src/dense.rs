@@ -1,0 +1,145 @@
+//! Products with bf16 weights, for few rows by one family and for many by another.
+
+use cudarc::driver::CudaSlice;
+use half::bf16;
+
+use crate::families::{dense, dense_many};
+use crate::{Choice, KernelError, Kernels, LoadedUnit, Selection, Stream, TensorMut, TensorRef};
+
+/// CTAs that [`DenseScratch`] is for: two on each SM of the largest device.
+const CTAS: usize = 2 * 192;
+/// Sums and counters of a CTA (the declaration of `dense_many`).
+const SUMS: usize = 67_584;
+const COUNTERS: usize = 4;
+/// Up to so many rows `dense` alone is used.
+const FEW: i64 = 132;
+
+/// `y = x Wᵀ` for inputs of one width. A row's bits depend on that row alone, not on who multiplies.
+#[derive(Debug)]
+pub struct DenseProduct {
+    few: dense::Dense,
+    many: Option<dense_many::DenseMany>,
+}
+
+/// Scratch of products of many rows; launches that may run at the same time need their own.
+#[derive(Debug)]
+pub struct DenseScratch {
+    partial: CudaSlice<f32>,
+    /// Zero between launches.
+    arrived: CudaSlice<i32>,
+}
+
+impl DenseScratch {
+    /// Bytes of [`DenseScratch::new`].
+    pub const BYTES: usize = CTAS * 4 * (SUMS + COUNTERS);
+
+    /// Whether products of up to `rows` rows use it.
+    pub fn helps(rows: usize) -> bool {
+        int(rows) > FEW
+    }
+
+    /// Allocates it.
+    ///
+    /// # Errors
+    /// Too little memory.
+    pub fn new(stream: &Stream) -> Result<Self, KernelError> {
+        let failed = |error| KernelError::driver("allocating the scratch of products", error);
+        Ok(Self {
+            partial: stream.cuda().alloc_zeros(CTAS * SUMS).map_err(failed)?,
+            arrived: stream.cuda().alloc_zeros(CTAS * COUNTERS).map_err(failed)?,
+        })
+    }
+
+    /// Sums and counters as operands.
+    pub(crate) fn tensors(
+        &mut self,
+        stream: &Stream,
+    ) -> Result<(TensorMut<'_, f32, 1>, TensorMut<'_, i32, 1>), KernelError> {
+        Ok((
+            TensorMut::new(stream, self.partial.as_view_mut(), [CTAS * SUMS])?,
+            TensorMut::new(stream, self.arrived.as_view_mut(), [CTAS * COUNTERS])?,
+        ))
+    }
+}
+
+impl DenseProduct {
+    /// Loads the kernels for inputs of width `k`.
+    ///
+    /// # Errors
+    /// A bundle without them.
+    pub fn load(kernels: &Kernels, k: usize) -> Result<Self, KernelError> {
+        let many = dense_many::DenseMany::load(kernels, dense_many::Dims { k: int(k) })?;
+        Ok(Self { many: Some(many), ..Self::few(kernels, k)? })
+    }
+
+    /// Loads what any number of rows can do with.
+    ///
+    /// # Errors
+    /// A bundle without it.
+    pub fn few(kernels: &Kernels, k: usize) -> Result<Self, KernelError> {
+        Ok(Self { few: dense::Dense::load(kernels, dense::Dims { k: int(k) })?, many: None })
+    }
+
+    /// `y = x Wᵀ`; without scratch by the kernels for few rows, however many there are.
+    ///
+    /// # Errors
+    /// Operands of other sizes, a refused launch.
+    pub fn launch(
+        &self,
+        stream: &Stream,
+        x: TensorRef<'_, bf16, 2>,
+        w: TensorRef<'_, bf16, 2>,
+        y: TensorMut<'_, bf16, 2>,
+        scratch: Option<&mut DenseScratch>,
+    ) -> Result<Selection, KernelError> {
+        let (m, n, k) = (x.dim(0), w.dim(0), w.dim(1));
+        let (Some(many), Some(scratch), true) = (&self.many, scratch, worth_many(m, n, k)) else {
+            return self.few.launch(stream, Choice::Auto, dense::Args { x, w, y });
+        };
+        let cost = |unit: &&LoadedUnit| steps(unit, m, n, stream.sms());
+        let best = many.units().iter().min_by_key(cost).map_or("", LoadedUnit::variant);
+        let (partial, arrived) = scratch.tensors(stream)?;
+        many.launch(stream, Choice::Forced(best), dense_many::Args { x, w, partial, arrived, y })
+    }
+}
+
+fn int(size: usize) -> i64 {
+    i64::try_from(size).unwrap_or(i64::MAX)
+}
+
+/// Whether `dense_many` is faster for M rows and N × K weights: where there is work for several waves, or for a part of one
+/// that clusters of CTAs do not fit into (measured on an H200, `docs/kernels/dense.md`).
+fn worth_many(m: i64, n: i64, k: i64) -> bool {
+    let results = m.saturating_mul(n);
+    m > FEW
+        && n % 4 == 0
+        && m <= 2048
+        && (results >= 3_000_000 || (results >= 1_000_000 && n <= 4096 && k > 4096))
+}
+
+/// What `unit` costs for M rows and N weights: the segments that a CTA has, by size of its tile. Among equals the first
+/// declared is taken, the larger tile.
+fn steps(unit: &LoadedUnit, m: i64, n: i64, sms: u32) -> i64 {
+    let constant = |name| unit.constant(name).unwrap_or(1).max(1);
+    let (rows, tokens, segments) = (constant("ROWS"), constant("TOKENS"), constant("SEGS"));
+    let token_tiles = (m.max(1) + tokens - 1) / tokens;
+    let work = ((n + rows - 1) / rows).saturating_mul(segments);
+    let lanes = (2 * i64::from(sms) / token_tiles).clamp(1, work.max(1));
+    ((work + lanes - 1) / lanes).saturating_mul(rows * tokens)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_rows_are_worth_it_where_there_is_work_for_all() {
+        for (m, n, k) in [(264, 20_480, 7168), (528, 2112, 7168), (528, 7168, 1024), (264, 12_288, 1536)] {
+            assert!(worth_many(m, n, k), "{m} {n} {k}");
+        }
+        for (m, n, k) in [(132, 20_480, 7168), (264, 2112, 7168), (528, 1536, 1536), (264, 7168, 8192)] {
+            assert!(!worth_many(m, n, k), "{m} {n} {k}");
+        }
+        assert!(!worth_many(528, 20_482, 7168), "rows of whole quads only");
+    }
+}
