@@ -128,9 +128,9 @@ pub fn task_count(pool: &Pool, rows: usize, weights: usize) -> usize {
 }
 
 /// Columns a task should have, where there are `columns` in all, each a product of `rows` rows with `weights` weights:
-/// whole tiles of weights.
+/// pairs of tiles of weights, which share what is loaded of the rows.
 pub fn block_width(pool: &Pool, columns: usize, rows: usize, weights: usize) -> usize {
-    columns.div_ceil(task_count(pool, rows, columns * weights)).next_multiple_of(LANES).max(LANES)
+    columns.div_ceil(task_count(pool, rows, columns * weights)).next_multiple_of(2 * LANES).max(2 * LANES)
 }
 
 /// `y[m, n] = Σ_k x[m, k] · w[n, k]`, with `x` `[M, K]` and `w` `[N, K]`; returns `y` `[M, N]`.
@@ -147,12 +147,12 @@ pub fn linear(pool: &Pool, x: View<'_>, w: &impl WeightRows) -> Matrix {
 /// # Panics
 /// If `x` has other columns than a weight.
 pub fn linears<W: WeightRows, const N: usize>(pool: &Pool, x: View<'_>, weights: [&W; N]) -> [Matrix; N] {
-    let mut y = weights.map(|w| Matrix::zeros(x.rows(), w.rows()));
+    let mut y = weights.map(|w| Matrix::unwritten(x.rows(), w.rows()));
     multiply_all(pool, x, &weights, &mut y);
     y
 }
 
-/// [`linears`] of any number of weights into results of their shapes, which are zero.
+/// [`linears`] of any number of weights into results of their shapes.
 ///
 /// # Panics
 /// If `x` has other columns than a weight, or a result another shape.
