@@ -132,7 +132,7 @@ pub fn divide(x: &mut [f32], divisor: f32) {
 }
 
 /// `x = x · scale · gain` element by element over the shorter of the two.
-pub fn scale_by(x: &mut [f32], scale: f32, gain: &[f32]) {
+pub(crate) fn scale_by(x: &mut [f32], scale: f32, gain: &[f32]) {
     struct ScaleBy<'a>(&'a mut [f32], f32, &'a [f32]);
     impl Kernel for ScaleBy<'_> {
         type Output = ();
