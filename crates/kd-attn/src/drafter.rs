@@ -1,6 +1,7 @@
 //! The drafter's attention: grouped-query attention of a block over committed context and the block itself.
 
-use kd_tensor::{Matrix, Pool, RowList, mix, multiply_rows, ops::exponentials};
+use kd_tensor::ops::{divide, exponentials};
+use kd_tensor::{Matrix, Pool, RowList, mix, multiply_rows};
 
 use crate::{PageId, PagedCache};
 
@@ -100,13 +101,12 @@ pub fn attend_block(
 /// The query heads of one kv head, of rows that see the same keys.
 fn attend_heads(dim: usize, queries: &[&[f32]], keys: &[&[f32]], values: &[&[f32]], out: Vec<&mut [f32]>) {
     let scale = 1.0 / (dim as f32).sqrt();
-    let mut scores = Matrix::zeros(queries.len(), keys.len());
+    let mut scores = Matrix::unwritten(queries.len(), keys.len());
     multiply_rows(&RowList(keys), 0, queries, &mut scores.iter_rows_mut().collect::<Vec<_>>());
-    scores.data_mut().iter_mut().for_each(|s| *s *= scale);
-    let sums: Vec<f32> = scores.iter_rows_mut().map(exponentials).collect();
+    let sums: Vec<f32> = scores.iter_rows_mut().map(|row| exponentials(row, scale)).collect();
     let mut heads: Vec<&mut [f32]> = out.into_iter().flat_map(|out| out.chunks_exact_mut(dim)).collect();
     mix(&scores.iter_rows().collect::<Vec<_>>(), &RowList(values), &mut heads);
     for (out, sum) in heads.into_iter().zip(sums) {
-        out.iter_mut().for_each(|x| *x /= sum);
+        divide(out, sum);
     }
 }

@@ -201,7 +201,7 @@ impl Mla {
         committed: &[Vec<&[f32]>],
     ) -> Matrix {
         let MlaConfig { heads, nope, value, latent, .. } = self.config;
-        let mut out = Matrix::zeros(x.rows(), heads * value);
+        let mut out = Matrix::unwritten(x.rows(), heads * value);
         let visible: Vec<Vec<Vec<usize>>> =
             segments.iter().map(|s| (0..s.rows).map(|row| s.visible(row)).collect()).collect();
         let weights = (nope + self.config.rope) * x.cols() + (nope + value) * latent;
@@ -249,7 +249,7 @@ impl Mla {
         let MlaConfig { nope, latent, value, .. } = self.config;
         let heads = task.out.first().map_or(0, |out| out.len() / value);
         let width = nope + self.config.rope;
-        let mut q = Matrix::zeros(x.len(), heads * width);
+        let mut q = Matrix::unwritten(x.len(), heads * width);
         let (QueryProjection::Direct(w) | QueryProjection::LowRank { b: w, .. }) = &self.query;
         multiply_rows(w, task.head * width, x, &mut q.iter_rows_mut().collect::<Vec<_>>());
         let mut absorbed = Matrix::zeros(x.len() * heads, self.config.cache_width());
@@ -287,11 +287,11 @@ impl Mla {
         let queries: Vec<&[f32]> = queries.iter_rows().collect();
         let longest = known + own.iter().map(Vec::len).max().unwrap_or(0);
 
-        let mut scores = Matrix::zeros(queries.len(), longest);
+        let mut scores = Matrix::unwritten(queries.len(), longest);
         let mut shared: Vec<&mut [f32]> = scores.iter_rows_mut().map(|s| &mut s[..known]).collect();
         multiply_rows(&RowList(committed), 0, &queries, &mut shared);
         // Scores with all rows of the pass at once, also those that a row does not see, cost less than row by row.
-        let mut passed = Matrix::zeros(queries.len(), pass.len());
+        let mut passed = Matrix::unwritten(queries.len(), pass.len());
         multiply_rows(&RowList(&pass), 0, &queries, &mut passed.iter_rows_mut().collect::<Vec<_>>());
         let mut sums = Vec::with_capacity(queries.len());
         for ((own, passed), scores) in own
@@ -302,8 +302,7 @@ impl Mla {
             for (scores, passed) in scores.chunks_mut(longest).zip(passed.chunks(pass.len())) {
                 let scores = &mut scores[..known + own.len()];
                 scores[known..].iter_mut().zip(own).for_each(|(score, &v)| *score = passed[v]);
-                scores.iter_mut().for_each(|s| *s *= softmax_scale);
-                sums.push(ops::exponentials(scores));
+                sums.push(ops::exponentials(scores, softmax_scale));
             }
         }
         let shared: Vec<&[f32]> = scores.iter_rows().map(|s| &s[..known]).collect();
@@ -316,7 +315,7 @@ impl Mla {
             mix(&rest, &RowList(&own), out);
         }
         for (out, sum) in out_heads.iter_mut().zip(sums) {
-            out.iter_mut().for_each(|x| *x /= sum);
+            ops::divide(out, sum);
         }
     }
 }

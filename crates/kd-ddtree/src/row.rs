@@ -147,21 +147,24 @@ fn exp_sum(logits: &[f32], max: f32) -> f64 {
     const LN2: [f32; 2] = [0.693_359_4, -2.121_944_4e-4];
     // Adding and taking away this rounds to the nearest whole number; the sum's low bits are that number.
     const ROUND: f32 = 12_582_912.0;
+    // Without branches or `f32::max`, which the compiler would keep to one logit at a time.
+    let term = |x: f32| {
+        let d = x - max;
+        let d = if d > -87.0 { d } else { -87.0 };
+        let shifted = d * std::f32::consts::LOG2_E + ROUND;
+        let n = shifted - ROUND;
+        let r = (d - n * LN2[0]) - n * LN2[1];
+        let mut p = 1.0 / 5040.0;
+        for c in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
+            p = p * r + c;
+        }
+        let power = f32::from_bits(shifted.to_bits().wrapping_add(127) << 23);
+        let counts = u32::from(x > f32::NEG_INFINITY).wrapping_neg();
+        f32::from_bits((p * power).to_bits() & counts)
+    };
     let mut sums = [0.0f64; LANES];
     let mut add = |lanes: &[f32; LANES]| {
-        for (sum, &x) in sums.iter_mut().zip(lanes) {
-            let d = (x - max).max(-87.0);
-            let shifted = d * std::f32::consts::LOG2_E + ROUND;
-            let n = shifted - ROUND;
-            let r = (d - n * LN2[0]) - n * LN2[1];
-            let mut p = 1.0 / 5040.0;
-            for c in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
-                p = p * r + c;
-            }
-            let power = f32::from_bits(shifted.to_bits().wrapping_add(127) << 23);
-            let e = if x > f32::NEG_INFINITY { p * power } else { 0.0 };
-            *sum += f64::from(e);
-        }
+        sums.iter_mut().zip(lanes.map(term)).for_each(|(sum, term)| *sum += f64::from(term));
     };
     let (chunks, rest) = logits.as_chunks();
     chunks.iter().for_each(&mut add);

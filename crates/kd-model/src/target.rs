@@ -164,7 +164,7 @@ impl Target {
         let mut hidden =
             group.all_reduce(embed_part(&self.embed.slice_rows(span.clone()), span.start, tokens))?;
         let mut latents = Vec::with_capacity(layers.len());
-        let mut tapped = Matrix::zeros(tokens.len(), taps.len() * width);
+        let mut tapped = Matrix::unwritten(tokens.len(), taps.len() * width);
         trace.hidden(0, &hidden);
         let mut x = rms_norm_rows(&hidden, &layers[0].input_norm, eps);
         for (i, layer) in layers.iter().enumerate() {

@@ -1,13 +1,12 @@
 //! Routed experts: grouped INT4 products in which each weight is read once for all of its rows.
 
-use kd_tensor::{
-    Bf16Matrix, Inputs, Int4Matrix, Matrix, Pool, View, WeightRows, block_width, ops::silu_mul, task_count,
-};
+use kd_tensor::ops::{add_scaled, silu_mul};
+use kd_tensor::{Bf16Matrix, Inputs, Int4Matrix, Matrix, Pool, View, WeightRows, block_width, task_count};
 
 use crate::{Groups, Routing};
 
-/// Output features that a task must not cut.
-const TILE: usize = 16;
+/// Output features that a task must not cut: two tiles, which share what is loaded of the rows.
+const TILE: usize = 32;
 
 /// One routed expert.
 #[derive(Debug, Clone)]
@@ -35,7 +34,7 @@ impl Experts {
     /// `silu(gate x) · up x` for each assignment, in the groups' order: `[assignments, width]`.
     pub fn gate_up(&self, pool: &Pool, x: View<'_>, groups: &Groups) -> Matrix {
         let width = self.0.first().map_or(0, |e| e.gate.rows());
-        let mut hidden = Matrix::zeros(groups.assignments(), width);
+        let mut hidden = Matrix::unwritten(groups.assignments(), width);
         let Some(first) = self.0.first() else { return hidden };
         let x = Inputs::new(&first.gate, &(0..x.rows()).map(|r| x.row(r)).collect::<Vec<_>>());
         let mut rows = hidden.iter_rows_mut();
@@ -56,7 +55,7 @@ impl Experts {
         pool.for_each(tasks, |(group, start, mut out)| {
             let expert = &self.0[group.expert];
             let x = x.select(group.rows.iter().map(|&r| r as usize));
-            let mut up = Matrix::zeros(out.len(), out[0].len());
+            let mut up = Matrix::unwritten(out.len(), out[0].len());
             x.multiply(&expert.gate, start, &mut out);
             x.multiply(&expert.up, start, &mut up.iter_rows_mut().collect::<Vec<_>>());
             out.iter_mut().zip(up.iter_rows()).for_each(|(gate, up)| silu_mul(gate, up));
@@ -96,20 +95,18 @@ impl Experts {
         pool.for_each(y.column_blocks(0..out_features, block), |mut block| {
             for group in groups.iter() {
                 let x = inputs.select(group.start..group.start + group.rows.len());
-                let mut part = Matrix::zeros(x.len(), block.columns.len());
+                let mut part = Matrix::unwritten(x.len(), block.columns.len());
                 let mut out: Vec<&mut [f32]> = part.iter_rows_mut().collect();
                 x.multiply(&self.0[group.expert].down, block.columns.start, &mut out);
                 for ((&row, &slot), part) in group.rows.iter().zip(group.slots).zip(part.iter_rows()) {
-                    let weight = routing.weights[slot as usize];
-                    let y = block.rows[row as usize].iter_mut();
-                    y.zip(part).for_each(|(y, part)| *y += weight * part);
+                    add_scaled(block.rows[row as usize], routing.weights[slot as usize], part);
                 }
             }
             if let Some((w, x)) = &plus {
-                let mut part = Matrix::zeros(x.len(), block.columns.len());
+                let mut part = Matrix::unwritten(x.len(), block.columns.len());
                 x.multiply(*w, block.columns.start, &mut part.iter_rows_mut().collect::<Vec<_>>());
                 for (y, part) in block.rows.iter_mut().zip(part.iter_rows()) {
-                    y.iter_mut().zip(part).for_each(|(y, part)| *y += part);
+                    add_scaled(y, 1.0, part);
                 }
             }
         });

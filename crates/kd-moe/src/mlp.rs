@@ -29,7 +29,7 @@ impl Mlp {
 
     /// Room for what [`Mlp::gate_up`] computes of so many rows.
     pub fn hidden(&self, rows: usize) -> Matrix {
-        Matrix::zeros(rows, self.gate.rows())
+        Matrix::unwritten(rows, self.gate.rows())
     }
 
     /// Tasks that write `silu(gate x) · up x` to `hidden` `[rows, width]`.
@@ -39,7 +39,7 @@ impl Mlp {
         let blocks = hidden.column_blocks(0..width, block).into_iter();
         let task = |mut block: kd_tensor::ColumnBlock<'a>| -> Task<'a> {
             Box::new(move || {
-                let mut up = Matrix::zeros(block.rows.len(), block.columns.len());
+                let mut up = Matrix::unwritten(block.rows.len(), block.columns.len());
                 x.multiply(&self.gate, block.columns.start, &mut block.rows);
                 x.multiply(&self.up, block.columns.start, &mut up.iter_rows_mut().collect::<Vec<_>>());
                 block.rows.iter_mut().zip(up.iter_rows()).for_each(|(gate, up)| silu_mul(gate, up));

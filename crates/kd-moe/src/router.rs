@@ -61,7 +61,7 @@ impl Router {
 
     /// Room for the scores of so many rows.
     pub(crate) fn room(&self, rows: usize) -> Matrix {
-        Matrix::zeros(rows, self.weight.rows())
+        Matrix::unwritten(rows, self.weight.rows())
     }
 
     /// Tasks that write the sigmoid scores `[rows, experts]`.

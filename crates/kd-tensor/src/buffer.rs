@@ -16,6 +16,7 @@ struct Line([f32; 16]);
 /// to ask the allocator for aligned and often large memory each time would cost as much as the work on it.
 #[derive(Debug, Default)]
 pub(crate) struct Buffer {
+    /// At least as many as hold `len`.
     lines: Vec<Line>,
     len: usize,
 }
@@ -39,6 +40,13 @@ impl Buffer {
     }
 
     pub(crate) fn zeros(len: usize) -> Self {
+        let mut buffer = Self::unwritten(len);
+        buffer.fill(0.0);
+        buffer
+    }
+
+    /// Numbers of no meaning, to be written before they are read; NaN where debug assertions are on.
+    pub(crate) fn unwritten(len: usize) -> Self {
         let count = len.div_ceil(16);
         let class = count.next_power_of_two().trailing_zeros() as usize;
         if count == 0 || class >= CLASSES {
@@ -46,20 +54,21 @@ impl Buffer {
         }
         // A thread that ends may drop buffers after its kept ones.
         let kept = KEPT.try_with(|kept| kept.borrow_mut()[class].pop()).ok().flatten();
-        let mut lines = kept.unwrap_or_else(|| Vec::with_capacity(1 << class));
-        lines.resize(count, Line([0.0; 16]));
-        Self { lines, len }
+        let mut buffer = Self { lines: kept.unwrap_or_else(|| vec![Line([0.0; 16]); 1 << class]), len };
+        if cfg!(debug_assertions) {
+            buffer.fill(f32::NAN);
+        }
+        buffer
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        let mut lines = std::mem::take(&mut self.lines);
-        let class = lines.capacity().trailing_zeros() as usize;
-        if !lines.capacity().is_power_of_two() || class >= CLASSES {
+        let lines = std::mem::take(&mut self.lines);
+        let class = lines.len().trailing_zeros() as usize;
+        if !lines.len().is_power_of_two() || class >= CLASSES {
             return;
         }
-        lines.clear();
         // Nothing is lost but the memory's second use.
         let _ = KEPT.try_with(|kept| {
             let kept = &mut kept.borrow_mut()[class];
@@ -78,7 +87,7 @@ impl Clone for Buffer {
 
 impl From<&[f32]> for Buffer {
     fn from(values: &[f32]) -> Self {
-        let mut buffer = Self::zeros(values.len());
+        let mut buffer = Self::unwritten(values.len());
         buffer.copy_from_slice(values);
         buffer
     }

@@ -7,6 +7,8 @@ use crate::{Bf16Matrix, Matrix, Pool, View};
 
 /// Multiply-adds that repay handing a task to another thread: some microseconds of one core.
 const TASK: usize = 1 << 17;
+/// Multiply-adds from which a thread's share is cut, so that one that falls behind is helped: some tens of microseconds.
+const SHARE: usize = 1 << 21;
 /// Multiply-adds that take as long as to read a weight.
 const READ: usize = 4;
 
@@ -121,16 +123,18 @@ pub fn multiply_rows(w: &impl WeightRows, start: usize, x: &[&[f32]], out: &mut 
     }
 }
 
-/// Tasks into which `pool` should divide products of `rows` rows with so many weights: one, or as many for each thread.
+/// Tasks into which `pool` should divide products of `rows` rows with so many weights: one, one for each thread, or up to
+/// four.
 pub fn task_count(pool: &Pool, rows: usize, weights: usize) -> usize {
-    let tasks = ((rows + READ) * weights / TASK).min(4 * pool.threads());
-    if tasks > 1 { tasks.next_multiple_of(pool.threads()) } else { 1 }
+    let (work, threads) = ((rows + READ) * weights, pool.threads());
+    let tasks = (work / TASK).min(threads).max((work / SHARE).min(4 * threads));
+    if tasks > 1 { tasks.next_multiple_of(threads) } else { 1 }
 }
 
 /// Columns a task should have, where there are `columns` in all, each a product of `rows` rows with `weights` weights:
-/// whole tiles of weights.
+/// pairs of tiles of weights, which share what is loaded of the rows.
 pub fn block_width(pool: &Pool, columns: usize, rows: usize, weights: usize) -> usize {
-    columns.div_ceil(task_count(pool, rows, columns * weights)).next_multiple_of(LANES).max(LANES)
+    columns.div_ceil(task_count(pool, rows, columns * weights)).next_multiple_of(2 * LANES).max(2 * LANES)
 }
 
 /// `y[m, n] = Σ_k x[m, k] · w[n, k]`, with `x` `[M, K]` and `w` `[N, K]`; returns `y` `[M, N]`.
@@ -147,12 +151,12 @@ pub fn linear(pool: &Pool, x: View<'_>, w: &impl WeightRows) -> Matrix {
 /// # Panics
 /// If `x` has other columns than a weight.
 pub fn linears<W: WeightRows, const N: usize>(pool: &Pool, x: View<'_>, weights: [&W; N]) -> [Matrix; N] {
-    let mut y = weights.map(|w| Matrix::zeros(x.rows(), w.rows()));
+    let mut y = weights.map(|w| Matrix::unwritten(x.rows(), w.rows()));
     multiply_all(pool, x, &weights, &mut y);
     y
 }
 
-/// [`linears`] of any number of weights into results of their shapes, which are zero.
+/// [`linears`] of any number of weights into results of their shapes.
 ///
 /// # Panics
 /// If `x` has other columns than a weight, or a result another shape.

@@ -58,6 +58,12 @@ impl Matrix {
         Self { rows, cols, data: Buffer::zeros(rows * cols) }
     }
 
+    /// A matrix to be written: until then its elements are whatever the memory held before, and NaN where debug assertions
+    /// are on.
+    pub fn unwritten(rows: usize, cols: usize) -> Self {
+        Self { rows, cols, data: Buffer::unwritten(rows * cols) }
+    }
+
     /// Copies `data`, which must hold `rows * cols` elements.
     pub fn from_vec(rows: usize, cols: usize, data: Vec<f32>) -> Result<Self, ShapeError> {
         ShapeError::check("matrix", rows, cols, cols, data.len())?;
@@ -138,7 +144,7 @@ impl Matrix {
     /// If the parts have different numbers of rows, or there are none.
     pub fn beside(parts: &[impl Borrow<Self>]) -> Self {
         let parts: Vec<&Self> = parts.iter().map(Borrow::borrow).collect();
-        let mut all = Self::zeros(parts[0].rows, parts.iter().map(|part| part.cols).sum());
+        let mut all = Self::unwritten(parts[0].rows, parts.iter().map(|part| part.cols).sum());
         let mut start = 0;
         for part in parts {
             assert_eq!(part.rows, all.rows, "parts of equally many rows");
@@ -152,7 +158,7 @@ impl Matrix {
 
     /// A new matrix of the named rows, in that order.
     pub fn gather(&self, rows: impl ExactSizeIterator<Item = usize>) -> Self {
-        let mut out = Self::zeros(rows.len(), self.cols);
+        let mut out = Self::unwritten(rows.len(), self.cols);
         out.iter_rows_mut().zip(rows).for_each(|(out, row)| out.copy_from_slice(self.row(row)));
         out
     }

@@ -2,7 +2,8 @@
 
 use thiserror::Error;
 
-pub use crate::simd::{exponentials, silu_mul};
+use crate::simd::scale_by;
+pub use crate::simd::{add_scaled, divide, exponentials, silu_mul};
 use crate::{Bf16Matrix, Matrix, dot};
 
 /// A token id outside the embedding table.
@@ -42,23 +43,18 @@ pub fn embed_part(part: &Bf16Matrix, first: usize, ids: &[u32]) -> Matrix {
 ///
 /// Zhang and Sennrich, *Root Mean Square Layer Normalization*, eq. 4.
 pub fn rms_norm(x: &[f32], gain: &[f32], eps: f32, out: &mut [f32]) {
-    let scale = inverse_rms(x, eps);
-    for ((out, x), gain) in out.iter_mut().zip(x).zip(gain) {
-        *out = x * scale * gain;
-    }
+    out.copy_from_slice(x);
+    rms_norm_in_place(out, gain, eps);
 }
 
 /// [`rms_norm`] that overwrites its input.
 pub fn rms_norm_in_place(x: &mut [f32], gain: &[f32], eps: f32) {
-    let scale = inverse_rms(x, eps);
-    for (x, gain) in x.iter_mut().zip(gain) {
-        *x = *x * scale * gain;
-    }
+    scale_by(x, inverse_rms(x, eps), gain);
 }
 
 /// [`rms_norm`] of every row.
 pub fn rms_norm_rows(x: &Matrix, gain: &[f32], eps: f32) -> Matrix {
-    let mut out = Matrix::zeros(x.rows(), x.cols());
+    let mut out = Matrix::unwritten(x.rows(), x.cols());
     for (out, x) in out.iter_rows_mut().zip(x.iter_rows()) {
         rms_norm(x, gain, eps, out);
     }
@@ -71,7 +67,5 @@ fn inverse_rms(x: &[f32], eps: f32) -> f32 {
 
 /// `y += x` element by element.
 pub fn add_assign(y: &mut Matrix, x: &Matrix) {
-    for (y, x) in y.data_mut().iter_mut().zip(x.data()) {
-        *y += x;
-    }
+    add_scaled(y.data_mut(), 1.0, x.data());
 }

@@ -61,7 +61,8 @@ impl Shard {
         let fused = rms_norm_rows(&fused, &self.hidden_norm, self.eps);
         let weights: Vec<&Bf16Matrix> =
             self.layers.iter().flat_map(|layer| [&layer.key, &layer.value]).collect();
-        let mut all: Vec<Matrix> = weights.iter().map(|w| Matrix::zeros(fused.rows(), w.rows())).collect();
+        let mut all: Vec<Matrix> =
+            weights.iter().map(|w| Matrix::unwritten(fused.rows(), w.rows())).collect();
         multiply_all(pool, fused.view(), &weights, &mut all);
         let pairs = all.as_chunks_mut().0.iter_mut().zip(&self.layers);
         Ok(pairs.map(|([keys, values], layer)| self.keys_values(layer, keys, values, rope)).collect())

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use half::bf16;
 
 use super::Kernel;
-use super::lanes::{Digits, LANES, Lanes, Words, dword};
+use super::lanes::{LANES, Lanes, Words};
 
 /// AVX2 and FMA.
 #[derive(Debug, Clone, Copy)]
@@ -35,7 +35,9 @@ macro_rules! halves {
 
 impl Lanes for Avx2 {
     type V = [__m256; 2];
-    type Codes = [[__m256i; 8]; 2];
+    type Codes = [__m256i; 2];
+    /// In 16 bits: 16 products of at most 15 · 128 each fit.
+    type Sums = [__m256i; 2];
     const VECTORS: usize = 8;
 
     #[inline(never)]
@@ -134,42 +136,47 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
-    fn codes(self, words: &[Words; 4]) -> Self::Codes {
+    fn codes(self, words: &Words) -> (Self::Codes, Self::Codes) {
         instructions! {
             let nibble = _mm256_set1_epi8(15);
-            let mut codes = [[nibble; 8]; 2];
-            for (i, words) in words.iter().enumerate() {
-                for (half, codes) in codes.iter_mut().enumerate() {
-                    let words = _mm256_loadu_si256(words.as_ptr().add(32 * half).cast());
-                    codes[2 * i] = _mm256_and_si256(words, nibble);
-                    codes[2 * i + 1] = _mm256_and_si256(_mm256_srli_epi32::<4>(words), nibble);
-                }
-            }
-            codes
+            let low = _mm256_loadu_si256(words.as_ptr().cast());
+            let high = _mm256_loadu_si256(words.as_ptr().add(32).cast());
+            let shifted = |words| _mm256_and_si256(_mm256_srli_epi32::<4>(words), nibble);
+            (
+                [_mm256_and_si256(low, nibble), _mm256_and_si256(high, nibble)],
+                [shifted(low), shifted(high)],
+            )
         }
     }
 
     #[inline(always)]
-    fn code_sums(self, codes: Self::Codes, x: &Digits) -> Self::V {
+    fn open(self, _start: i32) -> [Self::Sums; 3] {
+        instructions!([[_mm256_setzero_si256(); 2]; 3])
+    }
+
+    #[inline(always)]
+    fn code_products(self, sums: Self::Sums, codes: Self::Codes, digits: i32) -> Self::Sums {
         instructions! {
-            let one = _mm256_set1_epi16(1);
-            let sum = |codes: &[__m256i; 8], digits: &[u8; 32]| {
-                // Sixteen products of at most 15 · 128 each fit in 16 bits.
-                let mut sum = _mm256_setzero_si256();
-                for (i, &codes) in codes.iter().enumerate() {
-                    let products = _mm256_maddubs_epi16(codes, _mm256_set1_epi32(dword(digits, i)));
-                    sum = _mm256_add_epi16(sum, products);
-                }
-                _mm256_madd_epi16(sum, one)
-            };
-            let total = |codes: &[__m256i; 8]| {
-                let high = _mm256_slli_epi32::<8>(sum(codes, &x.bytes[2]));
-                let high = _mm256_slli_epi32::<8>(_mm256_add_epi32(high, sum(codes, &x.bytes[1])));
-                let low = _mm256_add_epi32(sum(codes, &x.bytes[0]), _mm256_set1_epi32(x.start));
-                _mm256_cvtepi32_ps(_mm256_add_epi32(high, low))
-            };
-            [total(&codes[0]), total(&codes[1])]
+            let digits = _mm256_set1_epi32(digits);
+            [
+                _mm256_add_epi16(sums[0], _mm256_maddubs_epi16(codes[0], digits)),
+                _mm256_add_epi16(sums[1], _mm256_maddubs_epi16(codes[1], digits)),
+            ]
         }
+    }
+
+    #[inline(always)]
+    fn close(self, [low, middle, high]: [Self::Sums; 3], start: i32) -> Self::V {
+        let total = |half: usize| {
+            instructions! {
+                let sum = |sums: Self::Sums| _mm256_madd_epi16(sums[half], _mm256_set1_epi16(1));
+                let high = _mm256_slli_epi32::<8>(sum(high));
+                let high = _mm256_slli_epi32::<8>(_mm256_add_epi32(high, sum(middle)));
+                let low = _mm256_add_epi32(sum(low), _mm256_set1_epi32(start));
+                _mm256_cvtepi32_ps(_mm256_add_epi32(high, low))
+            }
+        };
+        [total(0), total(1)]
     }
 
     #[inline(always)]

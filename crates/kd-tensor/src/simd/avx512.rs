@@ -6,7 +6,7 @@ use half::bf16;
 
 use super::Kernel;
 use super::avx2::Avx2;
-use super::lanes::{Digits, LANES, Lanes, Words, dword};
+use super::lanes::{LANES, Lanes, Words};
 
 /// AVX-512 F, BW, DQ, VL and VNNI, with AVX2 and FMA.
 #[derive(Debug, Clone, Copy)]
@@ -34,7 +34,8 @@ macro_rules! instructions {
 
 impl Lanes for Avx512 {
     type V = __m512;
-    type Codes = [__m512i; 8];
+    type Codes = __m512i;
+    type Sums = __m512i;
     const VECTORS: usize = 32;
 
     #[inline(never)]
@@ -119,33 +120,29 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
-    fn codes(self, words: &[Words; 4]) -> [__m512i; 8] {
+    fn codes(self, words: &Words) -> (__m512i, __m512i) {
         instructions! {
+            let words = _mm512_loadu_si512(words.as_ptr().cast());
             let nibble = _mm512_set1_epi8(15);
-            let pair = |i: usize| {
-                let words = _mm512_loadu_si512(words[i].as_ptr().cast());
-                (_mm512_and_si512(words, nibble), _mm512_and_si512(_mm512_srli_epi32::<4>(words), nibble))
-            };
-            let ((a, b), (c, d), (e, f), (g, h)) = (pair(0), pair(1), pair(2), pair(3));
-            [a, b, c, d, e, f, g, h]
+            (_mm512_and_si512(words, nibble), _mm512_and_si512(_mm512_srli_epi32::<4>(words), nibble))
         }
     }
 
     #[inline(always)]
-    fn code_sums(self, codes: [__m512i; 8], x: &Digits) -> __m512 {
+    fn open(self, start: i32) -> [__m512i; 3] {
+        instructions!([_mm512_set1_epi32(start), _mm512_setzero_si512(), _mm512_setzero_si512()])
+    }
+
+    #[inline(always)]
+    fn code_products(self, sums: __m512i, codes: __m512i, digits: i32) -> __m512i {
+        instructions!(_mm512_dpbusd_epi32(sums, codes, _mm512_set1_epi32(digits)))
+    }
+
+    #[inline(always)]
+    fn close(self, [low, middle, high]: [__m512i; 3], _start: i32) -> __m512 {
         instructions! {
-            let zero = _mm512_setzero_si512();
-            let mut sums = [_mm512_set1_epi32(x.start), zero, zero];
-            let mut i = 0;
-            while i < 8 {
-                let digit = |d: usize| _mm512_set1_epi32(dword(&x.bytes[d], i));
-                sums[0] = _mm512_dpbusd_epi32(sums[0], codes[i], digit(0));
-                sums[1] = _mm512_dpbusd_epi32(sums[1], codes[i], digit(1));
-                sums[2] = _mm512_dpbusd_epi32(sums[2], codes[i], digit(2));
-                i += 1;
-            }
-            let high = _mm512_add_epi32(_mm512_slli_epi32::<8>(sums[2]), sums[1]);
-            _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32::<8>(high), sums[0]))
+            let high = _mm512_add_epi32(_mm512_slli_epi32::<8>(high), middle);
+            _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32::<8>(high), low))
         }
     }
 

@@ -3,8 +3,10 @@
 
 use std::ops::Range;
 
+use half::bf16;
+
 use super::digits::DigitRow;
-use super::lanes::{Digits, Lanes, Words};
+use super::lanes::{Digits, LANES, Lanes, Words, dword};
 use super::product::Tiles;
 use super::tiles::CodeTiles;
 use crate::int4::GROUP;
@@ -15,7 +17,6 @@ const AHEAD: usize = 8;
 impl Tiles for CodeTiles {
     type Row<'x> = DigitRow<'x>;
     const STEP: usize = GROUP;
-    const SHARE: bool = false;
 
     fn steps(&self) -> usize {
         self.groups
@@ -23,7 +24,17 @@ impl Tiles for CodeTiles {
 
     #[inline(always)]
     fn widest<L: Lanes>() -> usize {
-        if L::VECTORS >= 32 { 8 } else { 4 }
+        if L::VECTORS >= 32 { 8 } else { 2 }
+    }
+
+    #[inline(always)]
+    fn beside<L: Lanes>(rows: usize) -> usize {
+        match rows {
+            _ if L::VECTORS < 32 => 1,
+            1 => 4,
+            2 | 3 => 2,
+            _ => 1,
+        }
     }
 
     #[inline(always)]
@@ -38,33 +49,57 @@ impl Tiles for CodeTiles {
         let count = steps.len();
         let mut digits: [&[Digits]; C] = [&[]; C];
         for c in 0..C {
-            digits[c] = &x[c].digits[steps.clone()];
+            digits[c] = &x[c].digits[steps.clone()][..count];
         }
-        let mut r = 0;
-        while r < R {
-            let (words, scales) = self.tile(tile + r);
-            let (words, scales) = (&words[steps.clone()], &scales[steps.clone()]);
-            let mut g = 0;
-            while g < count {
-                for i in 0..4 {
-                    lanes.prefetch(words.as_ptr().cast::<Words>().wrapping_add(4 * (g + AHEAD) + i));
-                }
-                lanes.prefetch(scales.as_ptr().wrapping_add(g + 4 * AHEAD).cast());
-                let codes = lanes.codes(&words[g]);
-                let scale = lanes.widen(&scales[g]);
-                // A loop of this length would not be unrolled, and the sums would go through memory.
-                macro_rules! each {
-                    ($($c:literal)*) => {
-                        $(if $c < C {
-                            let part = lanes.code_sums(codes, &digits[$c][g]);
-                            sums[$c][r] = lanes.mul_add(part, scale, sums[$c][r]);
-                        })*
-                    };
-                }
-                each!(0 1 2 3 4 5 6 7);
-                g += 1;
+        let mut words: [&[[Words; 4]]; R] = [&[]; R];
+        let mut scales: [&[[bf16; LANES]]; R] = [&[]; R];
+        for r in 0..R {
+            let (all_words, all_scales) = self.tile(tile + r);
+            (words[r], scales[r]) = (&all_words[steps.clone()][..count], &all_scales[steps.clone()][..count]);
+        }
+        let mut g = 0;
+        while g < count {
+            let mut parts = [[lanes.open(0); R]; C];
+            for c in 0..C {
+                parts[c] = [lanes.open(digits[c][g].start); R];
             }
-            r += 1;
+            // All products of a column before those of the next: none waits for the one before it.
+            macro_rules! each {
+                ($($i:literal)*) => {$({
+                    let mut low = [lanes.codes(&words[0][g][$i]).0; R];
+                    let mut high = low;
+                    for r in 0..R {
+                        lanes.prefetch(words[r].as_ptr().cast::<Words>().wrapping_add(4 * (g + AHEAD) + $i));
+                        (low[r], high[r]) = lanes.codes(&words[r][g][$i]);
+                    }
+                    for c in 0..C {
+                        for d in 0..3 {
+                            let x = dword(&digits[c][g].bytes[d], 2 * $i);
+                            for r in 0..R {
+                                parts[c][r][d] = lanes.code_products(parts[c][r][d], low[r], x);
+                            }
+                        }
+                    }
+                    for c in 0..C {
+                        for d in 0..3 {
+                            let x = dword(&digits[c][g].bytes[d], 2 * $i + 1);
+                            for r in 0..R {
+                                parts[c][r][d] = lanes.code_products(parts[c][r][d], high[r], x);
+                            }
+                        }
+                    }
+                })*};
+            }
+            each!(0 1 2 3);
+            for r in 0..R {
+                lanes.prefetch(scales[r].as_ptr().wrapping_add(g + 4 * AHEAD).cast());
+                let scale = lanes.widen(&scales[r][g]);
+                for c in 0..C {
+                    let part = lanes.close(parts[c][r], digits[c][g].start);
+                    sums[c][r] = lanes.mul_add(part, scale, sums[c][r]);
+                }
+            }
+            g += 1;
         }
         sums
     }

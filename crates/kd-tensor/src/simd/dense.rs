@@ -12,7 +12,6 @@ const AHEAD: usize = 32;
 impl Tiles for DenseTiles {
     type Row<'x> = &'x [f32];
     const STEP: usize = 2;
-    const SHARE: bool = true;
 
     fn steps(&self) -> usize {
         self.cols.div_ceil(2)
@@ -21,6 +20,15 @@ impl Tiles for DenseTiles {
     #[inline(always)]
     fn widest<L: Lanes>() -> usize {
         if L::VECTORS >= 32 { 12 } else { 4 }
+    }
+
+    #[inline(always)]
+    fn beside<L: Lanes>(rows: usize) -> usize {
+        match rows {
+            _ if L::VECTORS < 32 => 1,
+            1..=4 => 4,
+            _ => 2,
+        }
     }
 
     #[inline(always)]
@@ -47,7 +55,9 @@ impl Tiles for DenseTiles {
             let mut low = [lanes.splat(0.0); R];
             let mut high = low;
             for r in 0..R {
-                lanes.prefetch(w[r].as_ptr().wrapping_add(i + AHEAD));
+                // After the last columns of these tiles come the first of the next.
+                let next = if i + AHEAD < pairs { 0 } else { (R - 1) * pairs };
+                lanes.prefetch(w[r].as_ptr().wrapping_add(i + AHEAD + next));
                 (low[r], high[r]) = lanes.halves(&w[r][i]);
             }
             for c in 0..C {

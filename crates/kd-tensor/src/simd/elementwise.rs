@@ -1,4 +1,4 @@
-//! Loops over single rows: dot product, softmax numerators, SiLU·mul.
+//! Loops over single rows: dot product, softmax numerators, SiLU·mul, scaling.
 
 use super::lanes::{LANES, Lanes, join};
 use super::{Kernel, Level};
@@ -26,13 +26,13 @@ impl Kernel for Dot<'_> {
     }
 }
 
-/// Replaces scores by `e^(score − max)` and returns their sum. A NaN score makes the sum NaN, so the row ends as an
+/// Replaces scores by `e^(scale · score − max)`, `max` the largest `scale · score`, and returns their sum. A NaN score makes the sum NaN, so the row ends as an
 /// error and not as a plausible value. What a score turns into, and the sum, depend on the values and their places alone.
-pub fn exponentials(scores: &mut [f32]) -> f32 {
-    Level::best().run(Exponentials(scores))
+pub fn exponentials(scores: &mut [f32], scale: f32) -> f32 {
+    Level::best().run(Exponentials(scores, scale))
 }
 
-pub(super) struct Exponentials<'a>(pub(super) &'a mut [f32]);
+pub(super) struct Exponentials<'a>(pub(super) &'a mut [f32], pub(super) f32);
 
 impl Kernel for Exponentials<'_> {
     type Output = f32;
@@ -40,14 +40,19 @@ impl Kernel for Exponentials<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) -> f32 {
         let mut highest = [f32::NEG_INFINITY; LANES];
-        for group in self.0.chunks(LANES) {
-            for (max, &score) in highest.iter_mut().zip(group) {
+        let (chunks, rest) = self.0.as_chunks_mut::<LANES>();
+        for chunk in &mut *chunks {
+            lanes.store(lanes.mul(lanes.load(chunk), lanes.splat(self.1)), chunk);
+            for (max, &score) in highest.iter_mut().zip(&*chunk) {
                 *max = if score > *max { score } else { *max };
             }
         }
+        for (max, score) in highest.iter_mut().zip(&mut *rest) {
+            *score *= self.1;
+            *max = if *score > *max { *score } else { *max };
+        }
         let max = lanes.splat(highest.into_iter().fold(f32::NEG_INFINITY, f32::max));
         let mut sum = lanes.splat(0.0);
-        let (chunks, rest) = self.0.as_chunks_mut::<LANES>();
         for chunk in chunks {
             let e = exp(lanes, lanes.sub(lanes.load(chunk), max));
             lanes.store(e, chunk);
@@ -98,6 +103,45 @@ impl Kernel for SiluMul<'_> {
             *gate = edge;
         }
     }
+}
+
+/// `y += scale · x` element by element over the shorter of the two, the product rounded first.
+pub fn add_scaled(y: &mut [f32], scale: f32, x: &[f32]) {
+    struct AddScaled<'a>(&'a mut [f32], f32, &'a [f32]);
+    impl Kernel for AddScaled<'_> {
+        type Output = ();
+        #[inline(always)]
+        fn run<L: Lanes>(self, _: L) {
+            self.0.iter_mut().zip(self.2).for_each(|(y, x)| *y += self.1 * x);
+        }
+    }
+    Level::best().run(AddScaled(y, scale, x));
+}
+
+/// `x = x / divisor` element by element.
+pub fn divide(x: &mut [f32], divisor: f32) {
+    struct Divide<'a>(&'a mut [f32], f32);
+    impl Kernel for Divide<'_> {
+        type Output = ();
+        #[inline(always)]
+        fn run<L: Lanes>(self, _: L) {
+            self.0.iter_mut().for_each(|x| *x /= self.1);
+        }
+    }
+    Level::best().run(Divide(x, divisor));
+}
+
+/// `x = x · scale · gain` element by element over the shorter of the two.
+pub(crate) fn scale_by(x: &mut [f32], scale: f32, gain: &[f32]) {
+    struct ScaleBy<'a>(&'a mut [f32], f32, &'a [f32]);
+    impl Kernel for ScaleBy<'_> {
+        type Output = ();
+        #[inline(always)]
+        fn run<L: Lanes>(self, _: L) {
+            self.0.iter_mut().zip(self.2).for_each(|(x, gain)| *x = *x * self.1 * gain);
+        }
+    }
+    Level::best().run(ScaleBy(x, scale, gain));
 }
 
 /// `e^x` to within two units in the last place; below −87.3 and above 88 as there. NaN stays NaN.

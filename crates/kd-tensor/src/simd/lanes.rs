@@ -13,7 +13,7 @@ pub(crate) type Words = [u8; 4 * LANES];
 
 /// 32 activations as whole numbers.
 #[derive(Debug, Clone, Copy)]
-pub struct Digits {
+pub(crate) struct Digits {
     /// Their digits, the lowest first.
     pub(crate) bytes: [[u8; 32]; 3],
     /// What is added to the sum of their products: −8 times their sum, as codes are stored with an offset of 8.
@@ -26,8 +26,10 @@ pub struct Digits {
 pub trait Lanes: Copy {
     /// Sixteen f32.
     type V: Copy;
-    /// 32 INT4 codes a lane.
+    /// Four INT4 codes a lane.
     type Codes: Copy;
+    /// Sums of products of codes and digits.
+    type Sums: Copy;
 
     /// Vectors that the registers hold.
     const VECTORS: usize;
@@ -56,10 +58,14 @@ pub trait Lanes: Copy {
     fn widen(self, from: &[bf16; LANES]) -> Self::V;
     /// The bf16 in the low halves of the words, and those in the high halves.
     fn halves(self, words: &Words) -> (Self::V, Self::V);
-    /// 32 codes a lane, eight a vector as [`super::tiles::CodeTiles`] has them.
-    fn codes(self, words: &[Words; 4]) -> Self::Codes;
-    /// `start + Σ code · digits` for 0 ≤ code < 16, where digit `d` counts `256^d`: exact in 32 bits, then rounded to f32.
-    fn code_sums(self, codes: Self::Codes, x: &Digits) -> Self::V;
+    /// The codes in the low halves of the bytes, and those in the high halves.
+    fn codes(self, words: &Words) -> (Self::Codes, Self::Codes);
+    /// No products yet, for one digit of 32 activations. `start` is added once, here or by [`Lanes::close`].
+    fn open(self, start: i32) -> [Self::Sums; 3];
+    /// `sums` plus the four products a lane of 0 ≤ codes < 16 with the digits that are the bytes of `digits`; up to eight times.
+    fn code_products(self, sums: Self::Sums, codes: Self::Codes, digits: i32) -> Self::Sums;
+    /// `start + Σ_d 256^d · sums[d]`: exact in 32 bits, then rounded to f32.
+    fn close(self, sums: [Self::Sums; 3], start: i32) -> Self::V;
     /// The sums over the lanes of four vectors, each in the order of [`join`].
     fn join4(self, v: [Self::V; 4]) -> [f32; 4];
     /// Asks for memory that will soon be read. Any address will do.
@@ -100,7 +106,8 @@ fn each(f: impl Fn(usize) -> f32) -> [f32; LANES] {
 
 impl Lanes for Portable {
     type V = [f32; LANES];
-    type Codes = [Words; 8];
+    type Codes = Words;
+    type Sums = [i32; LANES];
     const VECTORS: usize = 8;
 
     #[inline(never)]
@@ -175,21 +182,28 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
-    fn codes(self, words: &[Words; 4]) -> Self::Codes {
-        std::array::from_fn(|i| words[i / 2].map(|byte| if i % 2 == 0 { byte & 15 } else { byte >> 4 }))
+    fn codes(self, words: &Words) -> (Words, Words) {
+        (words.map(|byte| byte & 15), words.map(|byte| byte >> 4))
     }
 
     #[inline(always)]
-    fn code_sums(self, codes: Self::Codes, x: &Digits) -> Self::V {
-        each(|lane| {
-            let sum = |digits: &[u8; 32]| -> i32 {
-                let product =
-                    |k: usize| i32::from(codes[k / 4][4 * lane + k % 4]) * i32::from(digits[k] as i8);
-                (0..32).map(product).sum()
-            };
-            let [low, middle, high] = [0, 1, 2].map(|d| sum(&x.bytes[d]));
-            (x.start + low).wrapping_add(((high << 8) + middle) << 8) as f32
-        })
+    fn open(self, start: i32) -> [Self::Sums; 3] {
+        [[start; LANES], [0; LANES], [0; LANES]]
+    }
+
+    #[inline(always)]
+    fn code_products(self, mut sums: Self::Sums, codes: Words, digits: i32) -> Self::Sums {
+        for (sum, codes) in sums.iter_mut().zip(codes.as_chunks::<4>().0) {
+            for (&code, digit) in codes.iter().zip(digits.to_le_bytes()) {
+                *sum += i32::from(code) * i32::from(digit as i8);
+            }
+        }
+        sums
+    }
+
+    #[inline(always)]
+    fn close(self, [low, middle, high]: [Self::Sums; 3], _start: i32) -> Self::V {
+        each(|i| low[i].wrapping_add(((high[i] << 8) + middle[i]) << 8) as f32)
     }
 
     #[inline(always)]

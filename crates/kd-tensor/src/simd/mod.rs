@@ -27,7 +27,8 @@ mod tiles;
 use std::sync::OnceLock;
 
 pub(crate) use dots::dots;
-pub use elementwise::{dot, exponentials, silu_mul};
+pub(crate) use elementwise::scale_by;
+pub use elementwise::{add_scaled, divide, dot, exponentials, silu_mul};
 pub use inputs::Inputs;
 pub(crate) use inputs::Rows;
 use lanes::{Lanes, Portable};

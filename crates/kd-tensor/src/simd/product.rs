@@ -16,14 +16,15 @@ pub(crate) trait Tiles: Sync {
     type Row<'x>: Copy;
     /// Columns of a step.
     const STEP: usize;
-    /// Whether several tiles share what is loaded of activations.
-    const SHARE: bool;
 
     /// Steps of a row.
     fn steps(&self) -> usize;
 
     /// Most activation rows that the registers have room for.
     fn widest<L: Lanes>() -> usize;
+
+    /// Tiles, 1, 2 or 4, that share what is loaded of so many activation rows.
+    fn beside<L: Lanes>(rows: usize) -> usize;
 
     /// `sums` plus the products of some steps of `R` tiles from `tile` on.
     fn accumulate<L: Lanes, const R: usize, const C: usize>(
@@ -119,15 +120,13 @@ impl<T: Tiles, const C: usize> Kernel for Strip<'_, '_, '_, T, C> {
     #[inline(always)]
     fn run<L: Lanes>(mut self, lanes: L) {
         let Range { start: mut tile, end } = self.near;
-        if T::SHARE && L::VECTORS >= 32 {
-            while C <= 4 && tile + 4 <= end {
-                self.tile::<L, 4>(lanes, tile);
-                tile += 4;
-            }
-            while tile + 2 <= end {
-                self.tile::<L, 2>(lanes, tile);
-                tile += 2;
-            }
+        while T::beside::<L>(C) >= 4 && tile + 4 <= end {
+            self.tile::<L, 4>(lanes, tile);
+            tile += 4;
+        }
+        while T::beside::<L>(C) >= 2 && tile + 2 <= end {
+            self.tile::<L, 2>(lanes, tile);
+            tile += 2;
         }
         while tile < end {
             self.tile::<L, 1>(lanes, tile);
@@ -141,9 +140,9 @@ impl<T: Tiles, const C: usize> Strip<'_, '_, '_, T, C> {
     fn tile<L: Lanes, const R: usize>(&mut self, lanes: L, tile: usize) {
         let mut x = [self.x[0]; C];
         x.copy_from_slice(&self.x[..C]);
-        let mut lines = [[[0.0; LANES]; R]; C];
         let mut sums = [[lanes.splat(0.0); R]; C];
         if self.steps.start > 0 {
+            let mut lines = [[[0.0; LANES]; R]; C];
             self.take(tile, &mut lines);
             for c in 0..C {
                 for r in 0..R {
@@ -159,6 +158,17 @@ impl<T: Tiles, const C: usize> Strip<'_, '_, '_, T, C> {
                 }
             }
         }
+        let column = (tile * LANES).wrapping_sub(self.start);
+        if tile * LANES >= self.start && column + R * LANES <= self.out[0].len() {
+            for (sums, out) in sums.iter().zip(&mut *self.out) {
+                let lines = out[column..].as_chunks_mut().0;
+                for (sum, line) in sums.iter().zip(lines) {
+                    lanes.store(*sum, line);
+                }
+            }
+            return;
+        }
+        let mut lines = [[[0.0; LANES]; R]; C];
         for c in 0..C {
             for r in 0..R {
                 lanes.store(sums[c][r], &mut lines[c][r]);

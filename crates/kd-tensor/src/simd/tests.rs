@@ -171,7 +171,7 @@ fn exponentials_are_right_at_every_level_and_place() {
             let scores: Vec<f32> = numbers(3, len).iter().map(|x| x * 30.0).collect();
             let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
             let mut got = scores.clone();
-            let sum = level.run(Exponentials(&mut got));
+            let sum = level.run(Exponentials(&mut got, 1.0));
             let mut total = 0.0;
             for (&score, &got) in scores.iter().zip(&got) {
                 let want = f64::from(score - max).exp();
@@ -182,7 +182,7 @@ fn exponentials_are_right_at_every_level_and_place() {
         }
         let mut scores = numbers(1, 20);
         scores[17] = f32::NAN;
-        assert!(level.run(Exponentials(&mut scores)).is_nan(), "{level:?}: NaN must not be dropped");
+        assert!(level.run(Exponentials(&mut scores, 1.0)).is_nan(), "{level:?}: NaN must not be dropped");
     }
 }
 
