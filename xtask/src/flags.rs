@@ -167,9 +167,10 @@ mod tests {
         let Ok(Command::GpuBundle(options)) = parsed("gpu-bundle") else { panic!("not parsed") };
         assert!(options.kd && !options.dev && options.archs.len() == ARCHS.len());
         let mut packed: Vec<String> = options.profiles.into_iter().map(|profile| profile.name).collect();
-        let mut open: Vec<PathBuf> = ["crates/kd-kernels", "crates/kd-attn", "crates/kd-moe", "crates/kd-model"]
-            .map(|package| paths::workspace().join(package).join("tests"))
-            .into();
+        let mut open: Vec<PathBuf> =
+            ["crates/kd-kernels", "crates/kd-attn", "crates/kd-moe", "crates/kd-model"]
+                .map(|package| paths::workspace().join(package).join("tests"))
+                .into();
         open.push(paths::workspace().join("tests/cuda"));
         let mut text = String::new();
         while let Some(path) = open.pop() {

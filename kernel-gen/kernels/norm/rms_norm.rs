@@ -16,8 +16,8 @@ family! { rms_norm, template "norm/rms_norm.cuh";
 /// same variant.
 family! { add_rms_norm, template "norm/rms_norm.cuh";
   dims    { H = hidden }
-  variant v4 { VPT = 4 } when H >= 2048
   variant v2 { VPT = 2 }
+  variant v4 { VPT = 4 } when H >= 1024
   const   { VECS = H / 8, WARPS = ceil_div(VECS, 32 * VPT), ROWS = max(1, 4 / WARPS) }
   require { H % 8 == 0, WARPS <= 32 }
   smem    { partial: f32[ROWS * WARPS] }

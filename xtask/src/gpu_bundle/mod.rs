@@ -39,8 +39,7 @@ pub(crate) fn run(options: &BundleOptions) -> Result<()> {
             .with_context(|| format!("cannot create {}", folder.display()))?;
     }
     for test in artifacts::gpu_tests(options.dev)? {
-        let tests =
-            if artifacts::OF_MODELS.contains(&test.package.as_str()) { MODEL_TESTS } else { TESTS };
+        let tests = if artifacts::OF_MODELS.contains(&test.package.as_str()) { MODEL_TESTS } else { TESTS };
         strip(&test.executable, &folder.join(tests).join(&test.package))?;
     }
     if options.kd {

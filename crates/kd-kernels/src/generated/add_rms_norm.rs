@@ -6,8 +6,8 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "add_rms_norm",
-    contract: "47a7c7202bad9b33",
-    variants: &["v4", "v2"],
+    contract: "60bce83886bbc454",
+    variants: &["v2", "v4"],
     cooperative: false,
     pdl: true,
 };
