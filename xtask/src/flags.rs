@@ -20,11 +20,15 @@ usage: cargo xtask <command>
       --check              fail if they are not fresh, write nothing
   gpu-bundle      pack the GPU tests, kd and kernels for a GPU machine without Rust
       --arch NAME          architectures (repeatable); default: all, so that one can be timed as another
-      --profile NAME       model shapes (repeatable); default: k26-tp8, k26-tp1, demo-tp1, which the tests name
-      --out FILE           default: target/kd-gpu.tar.gz
+      --profile NAME       model shapes (repeatable); default: those that the tests name
+      --out FILE           default: target/kd-gpu.tar.xz
       --no-kd              without the kd program
       --dev                cargo's dev profile, which builds faster
   ci              what .ci/run runs: format, lints, fresh code, kernels, tests";
+
+/// Profiles that GPU tests name.
+const TESTED: [&str; 8] =
+    ["k26-tp8", "k26-tp4", "k26-tp2", "k26-tp1", "k26-ep4", "k26-ep8", "demo-tp1", "demo-tp2"];
 
 /// A parsed command line.
 #[derive(Debug, PartialEq, Eq)]
@@ -97,7 +101,7 @@ fn build_options(arguments: &[String]) -> Result<BuildOptions, String> {
 }
 
 fn bundle_options(arguments: &[String]) -> Result<BundleOptions, String> {
-    let out = paths::target().join("kd-gpu.tar.gz");
+    let out = paths::target().join("kd-gpu.tar.xz");
     let mut options = BundleOptions { archs: Vec::new(), profiles: Vec::new(), out, kd: true, dev: false };
     let mut rest = arguments.iter();
     while let Some(flag) = rest.next() {
@@ -115,7 +119,7 @@ fn bundle_options(arguments: &[String]) -> Result<BundleOptions, String> {
         options.archs = ARCHS.to_vec();
     }
     if options.profiles.is_empty() {
-        options.profiles = vec![profile("k26-tp8")?, profile("k26-tp1")?, profile("demo-tp1")?];
+        options.profiles = TESTED.into_iter().map(profile).collect::<Result<_, _>>()?;
     }
     Ok(options)
 }
@@ -132,6 +136,8 @@ fn profile(name: &str) -> Result<Profile, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn parsed(line: &str) -> Result<Command, String> {
@@ -157,11 +163,30 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_bundle_has_what_its_tests_name() {
+    fn a_gpu_bundle_has_the_profiles_that_its_tests_name() {
         let Ok(Command::GpuBundle(options)) = parsed("gpu-bundle") else { panic!("not parsed") };
         assert!(options.kd && !options.dev && options.archs.len() == ARCHS.len());
-        let profiles: Vec<&str> = options.profiles.iter().map(|profile| profile.name.as_str()).collect();
-        assert_eq!(profiles, ["k26-tp8", "k26-tp1", "demo-tp1"]);
+        let mut packed: Vec<String> = options.profiles.into_iter().map(|profile| profile.name).collect();
+        let mut open: Vec<PathBuf> =
+            ["crates/kd-kernels", "crates/kd-attn", "crates/kd-moe", "crates/kd-model"]
+                .map(|package| paths::workspace().join(package).join("tests"))
+                .into();
+        open.push(paths::workspace().join("tests/cuda"));
+        let mut text = String::new();
+        while let Some(path) = open.pop() {
+            match fs::read_dir(&path) {
+                Ok(entries) => open.extend(entries.map(|entry| entry.expect("an entry").path())),
+                Err(_) if path.extension().is_some_and(|extension| extension == "rs") => {
+                    text += &fs::read_to_string(&path).expect("a test");
+                }
+                Err(_) => {}
+            }
+        }
+        let names = Profile::all().into_iter().map(|profile| profile.name);
+        let mut named: Vec<String> = names.filter(|name| text.contains(&format!("\"{name}\""))).collect();
+        packed.sort();
+        named.sort();
+        assert_eq!(packed, named);
     }
 
     #[test]

@@ -1,8 +1,8 @@
 /// Root-mean-square norm of each row: `y = x / sqrt(mean(x^2) + eps) * gain`, f32 inside, rounded once at the end.
 family! { rms_norm, template "norm/rms_norm.cuh";
   dims    { H = [hidden, q_lora_rank, kv_lora_rank] }
+  variant v4 { VPT = 4 } when H >= 2048
   variant v2 { VPT = 2 }
-  variant v4 { VPT = 4 } when H >= 1024
   const   { VECS = H / 8, WARPS = ceil_div(VECS, 32 * VPT), ROWS = max(1, 4 / WARPS) }
   require { H % 8 == 0, WARPS <= 32 }
   smem    { partial: f32[ROWS * WARPS] }

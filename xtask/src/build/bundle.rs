@@ -18,6 +18,8 @@ pub(crate) const MAGIC: &[u8; 8] = b"KDBUNDLE";
 pub(crate) const FORMAT: u32 = 1;
 /// Compression level: the payload is small and is read often.
 const LEVEL: i32 = 19;
+/// A level that copies: it hardly looks for repetitions, and leaves the bytes as they are.
+const STORED: i32 = -100_000;
 
 /// What a bundle says about itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,6 +85,15 @@ pub(crate) fn encode(header: &Header, images: &[&[u8]]) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// The same bundle with its payload as good as uncompressed: an archive of several finds what their images share.
+pub(crate) fn stored(bundle: &[u8]) -> Result<Vec<u8>> {
+    let length = bundle.get(12..16).and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes);
+    let payload = length.and_then(|length| 16usize.checked_add(length as usize));
+    let (start, payload) =
+        payload.and_then(|at| bundle.split_at_checked(at)).context("the bundle ends in its header")?;
+    Ok([start, &zstd::encode_all(zstd::decode_all(payload)?.as_slice(), STORED)?].concat())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -131,5 +142,10 @@ mod tests {
         }
         assert_eq!(as_written["units"][1]["offset"], 9);
         assert_eq!(read.header().units.len(), 2);
+        let stored = stored(&bytes).expect("stored");
+        assert!(stored.windows(images[0].len()).any(|window| window == images[0]), "found as it is");
+        let read = kd_kernels::Bundle::parse("test.kdb".as_ref(), &stored).expect("read");
+        assert_eq!(read.image(&read.header().units[1]).expect("the image"), images[1]);
+        assert!(super::stored(&bytes[..20]).is_err());
     }
 }

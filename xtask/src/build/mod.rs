@@ -1,6 +1,6 @@
 //! `cargo xtask build-kernels`: declarations to images, bundles and a manifest.
 
-mod bundle;
+pub(crate) mod bundle;
 mod compile;
 mod key;
 mod manifest;

@@ -8,11 +8,15 @@ use serde::Deserialize;
 
 use crate::paths;
 
-/// Packages whose `tests/gpu.rs` runs kernels against the operations they own.
-const PACKAGES: [&str; 3] = ["kd-kernels", "kd-attn", "kd-moe"];
+/// Packages whose GPU tests carry all that they read: kernels against the operations that these crates own.
+pub(crate) const SELF_CONTAINED: [&str; 3] = ["kd-kernels", "kd-attn", "kd-moe"];
+/// Packages whose GPU tests read the demo pair of the repository: whole models, and the engine.
+pub(crate) const OF_MODELS: [&str; 2] = ["kd-model", "kd-tests"];
+/// What their test programs are called.
+const TARGETS: [&str; 2] = ["gpu", "cuda"];
 
-/// A built test program.
-pub(crate) struct GpuTest {
+/// A built program.
+pub(crate) struct Built {
     pub(crate) package: String,
     pub(crate) executable: PathBuf,
 }
@@ -22,7 +26,7 @@ pub(crate) struct GpuTest {
 struct Message {
     target: Option<Target>,
     executable: Option<PathBuf>,
-    manifest_path: Option<PathBuf>,
+    package_id: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -30,21 +34,23 @@ struct Target {
     name: String,
 }
 
-/// Builds the GPU tests.
-pub(crate) fn gpu_tests(dev: bool) -> Result<Vec<GpuTest>> {
-    let packages = PACKAGES.iter().flat_map(|package| ["-p", package]);
-    let arguments: Vec<&str> = ["test", "--no-run", "--test", "gpu"].into_iter().chain(packages).collect();
-    let tests = executables(&cargo(&arguments, dev)?, "gpu")?;
-    if tests.len() != PACKAGES.len() {
-        bail!("cargo built {} GPU test programs, not {}", tests.len(), PACKAGES.len());
+/// Builds the GPU tests, one program a package.
+pub(crate) fn gpu_tests(dev: bool) -> Result<Vec<Built>> {
+    let packages = || SELF_CONTAINED.into_iter().chain(OF_MODELS);
+    let chosen = packages().flat_map(|package| ["-p", package]);
+    let targets = TARGETS.into_iter().flat_map(|target| ["--test", target]);
+    let arguments: Vec<&str> = ["test", "--no-run"].into_iter().chain(targets).chain(chosen).collect();
+    let tests = executables(&cargo(&arguments, dev)?, &TARGETS)?;
+    match packages().find(|package| !tests.iter().any(|test| test.package == *package)) {
+        Some(package) => bail!("cargo built no GPU tests of {package}"),
+        None => Ok(tests),
     }
-    Ok(tests)
 }
 
 /// Builds `kd`.
 pub(crate) fn kd(dev: bool) -> Result<PathBuf> {
     let output = cargo(&["build", "-p", "kd-cli"], dev)?;
-    let found = executables(&output, "kd")?.into_iter().next();
+    let found = executables(&output, &["kd"])?.into_iter().next();
     Ok(found.context("cargo built no kd")?.executable)
 }
 
@@ -64,22 +70,27 @@ fn cargo(arguments: &[&str], dev: bool) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The executables of targets called `target`.
-fn executables(messages: &str, target: &str) -> Result<Vec<GpuTest>> {
+/// The executables of targets with one of these names.
+fn executables(messages: &str, targets: &[&str]) -> Result<Vec<Built>> {
     let mut found = Vec::new();
     for line in messages.lines().filter(|line| line.starts_with('{')) {
         let message: Message = serde_json::from_str(line).context("a message of cargo")?;
-        let Message { target: Some(made), executable: Some(executable), manifest_path: Some(manifest) } =
-            message
+        let Message { target: Some(made), executable: Some(executable), package_id: Some(id) } = message
         else {
             continue;
         };
-        if made.name == target {
-            let folder = manifest.parent().and_then(|folder| folder.file_name()).unwrap_or_default();
-            found.push(GpuTest { package: folder.to_string_lossy().into_owned(), executable });
+        if targets.contains(&made.name.as_str()) {
+            found.push(Built { package: package(&id).to_owned(), executable });
         }
     }
     Ok(found)
+}
+
+/// The name in a package id: `path+file:///w/crates/NAME#VERSION`, or `…#NAME@VERSION` where the folder is called otherwise.
+fn package(id: &str) -> &str {
+    let (path, version) = id.rsplit_once('#').unwrap_or((id, ""));
+    let folder = || path.rsplit('/').next().unwrap_or(path);
+    version.split_once('@').map_or_else(folder, |(name, _)| name)
 }
 
 #[cfg(test)]
@@ -89,11 +100,14 @@ mod tests {
     #[test]
     fn executables_are_read_from_cargos_messages() {
         let messages = r#"
-{"reason":"compiler-artifact","manifest_path":"/w/crates/kd-moe/Cargo.toml","target":{"name":"kd_moe"},"executable":null}
-{"reason":"compiler-artifact","manifest_path":"/w/crates/kd-moe/Cargo.toml","target":{"name":"gpu"},"executable":"/w/gpu-1"}
+{"reason":"compiler-artifact","package_id":"path+file:///w/crates/kd-moe#0.1.0","target":{"name":"kd_moe"},"executable":null}
+{"reason":"compiler-artifact","package_id":"path+file:///w/crates/kd-moe#0.1.0","target":{"name":"gpu"},"executable":"/w/gpu-1"}
+{"reason":"compiler-artifact","package_id":"path+file:///w/tests#kd-tests@0.1.0","target":{"name":"cuda"},"executable":"/w/cuda-1"}
+{"reason":"compiler-artifact","package_id":"path+file:///w/tests#kd-tests@0.1.0","target":{"name":"it"},"executable":"/w/it-1"}
 {"reason":"build-finished","success":true}"#;
-        let found = executables(messages, "gpu").expect("read");
-        assert_eq!(found.len(), 1);
-        assert_eq!((found[0].package.as_str(), found[0].executable.to_str()), ("kd-moe", Some("/w/gpu-1")));
+        let found = executables(messages, &TARGETS).expect("read");
+        let found: Vec<_> =
+            found.iter().map(|built| (built.package.as_str(), built.executable.to_str())).collect();
+        assert_eq!(found, [("kd-moe", Some("/w/gpu-1")), ("kd-tests", Some("/w/cuda-1"))]);
     }
 }

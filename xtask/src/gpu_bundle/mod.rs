@@ -16,6 +16,10 @@ use crate::{build, paths};
 const MOST: u64 = 14_000_000;
 /// The name of the folder that the archive unpacks to.
 const FOLDER: &str = "kd-gpu";
+/// Folder of the tests that carry all they read.
+const TESTS: &str = "tests";
+/// Folder of the tests that read the demo pair of the repository.
+const MODEL_TESTS: &str = "model-tests";
 const RUN: &str = include_str!("run.sh");
 
 /// Builds kernels, `kd` and the GPU tests, and packs them.
@@ -30,11 +34,13 @@ pub(crate) fn run(options: &BundleOptions) -> Result<()> {
     if staging.exists() {
         fs::remove_dir_all(&staging)?;
     }
-    fs::create_dir_all(folder.join("tests"))
-        .with_context(|| format!("cannot create {}", folder.display()))?;
-
+    for tests in [TESTS, MODEL_TESTS] {
+        fs::create_dir_all(folder.join(tests))
+            .with_context(|| format!("cannot create {}", folder.display()))?;
+    }
     for test in artifacts::gpu_tests(options.dev)? {
-        strip(&test.executable, &folder.join("tests").join(&test.package))?;
+        let tests = if artifacts::OF_MODELS.contains(&test.package.as_str()) { MODEL_TESTS } else { TESTS };
+        strip(&test.executable, &folder.join(tests).join(&test.package))?;
     }
     if options.kd {
         strip(&artifacts::kd(options.dev)?, &folder.join("kd"))?;
@@ -42,7 +48,10 @@ pub(crate) fn run(options: &BundleOptions) -> Result<()> {
     for profile in &options.profiles {
         for arch in &options.archs {
             let file = format!("{}-{}.kdb", profile.name, arch.name);
-            copy(&paths::target().join("kernels").join(&file), &folder.join(&file))?;
+            let path = paths::target().join("kernels").join(&file);
+            let bytes = fs::read(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            let stored = build::bundle::stored(&bytes).with_context(|| path.display().to_string())?;
+            fs::write(folder.join(&file), stored)?;
         }
     }
     let script = folder.join("run");
@@ -51,7 +60,7 @@ pub(crate) fn run(options: &BundleOptions) -> Result<()> {
 
     let bytes = pack(&staging, &options.out)?;
     println!("{} ({bytes} bytes)", options.out.display());
-    println!("run: tar xzf {} && {FOLDER}/run --require-gpu", options.out.display());
+    println!("run: tar xJf {} && {FOLDER}/run --require-gpu", options.out.display());
     Ok(())
 }
 
@@ -70,12 +79,13 @@ fn strip(from: &Path, to: &PathBuf) -> Result<()> {
     bail!("strip failed on {}", to.display())
 }
 
-/// The same bytes for the same files: sorted, without times and owners.
+/// The same bytes for the same files: sorted, without times and owners. Programs and images share much, which one window over
+/// all of them finds.
 fn pack(staging: &Path, out: &Path) -> Result<u64> {
     let fixed = ["--sort=name", "--mtime=@0", "--owner=0", "--group=0", "--numeric-owner"];
     let status = Command::new("tar")
         .args(fixed)
-        .args(["--use-compress-program=gzip -9n", "-cf"])
+        .args(["--use-compress-program=xz -9e", "-cf"])
         .arg(out)
         .arg("-C")
         .arg(staging)
@@ -118,14 +128,16 @@ mod tests {
             pack(staging.path(), &out).expect("packed");
             fs::read(out).expect("read")
         };
-        assert_eq!(archive("1.tar.gz"), archive("2.tar.gz"));
+        assert_eq!(archive("1.tar.xz"), archive("2.tar.xz"));
     }
 
     /// The run script with planted test programs: its lines, its counts and its exit codes.
     #[test]
     fn the_run_script_counts_and_fails_as_it_says() {
         let folder = tempfile::tempdir().expect("a folder");
-        fs::create_dir(folder.path().join("tests")).expect("made");
+        for tests in [TESTS, MODEL_TESTS] {
+            fs::create_dir(folder.path().join(tests)).expect("made");
+        }
         let script = |name: &str, text: &str| {
             let path = folder.path().join(name);
             fs::write(&path, text).expect("written");
@@ -156,6 +168,14 @@ mod tests {
         assert!(code == Some(0) && text.contains("1 passed, 0 failed, 1 skipped"), "{text}");
         let (code, text) = run(&["--require-gpu"]);
         assert!(code == Some(1) && text.contains("1 passed, 1 failed, 0 skipped"), "{text}");
+
+        let model = "#!/bin/sh\n[ \"$KD_MODELS\" = /r/models ] && [ \"$KD_RESIDENCY\" = sm_120 ] && echo 'test m ... ok'\n";
+        script("model-tests/kd-m", model);
+        let (code, text) = run(&[]);
+        assert!(code == Some(0) && text.contains("1 passed, 0 failed, 1 skipped"), "{text}");
+        let (code, text) = run(&["--residency", "sm_120", "--repository", "/r"]);
+        assert!(code == Some(0) && text.contains("2 passed, 0 failed, 1 skipped"), "{text}");
+        assert_eq!(run(&["--require-gpus"]).0, Some(2), "an unknown flag is no name of a test");
 
         script("tests/kd-b", "#!/bin/sh\nkill -SEGV $$\n");
         let (code, text) = run(&[]);

@@ -1,21 +1,44 @@
 #!/bin/sh
 # Runs every GPU test of this archive: one line per test, a summary, and results.json in the working folder.
-# usage: run [--require-gpu] [NAME...]    NAME: only tests whose name contains it; a skip is a failure with --require-gpu.
+# usage: run [--require-gpu] [--residency ARCH] [--repository DIR] [NAME...]
+#   --require-gpu      a skip is a failure
+#   --residency ARCH   every check once more with as many CTAs on an SM as ARCH (sm_120) would hold
+#   --repository DIR   also the tests of whole models and of the engine, which read the demo pair of a checkout
+#   NAME               only tests whose name contains it
 here=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)
 KD_KERNELS=${KD_KERNELS:-$here}
 KD_GPU_RESULTS=$(mktemp)
 log=$(mktemp)
 all=$(mktemp)
 trap 'rm -f "$KD_GPU_RESULTS" "$log" "$all"' EXIT
-if [ "$1" = --require-gpu ]; then
-  KD_REQUIRE_GPU=1
-  export KD_REQUIRE_GPU
-  shift
-fi
+repository=
+while :; do
+  case $1 in
+  --require-gpu)
+    export KD_REQUIRE_GPU=1
+    shift
+    ;;
+  --residency | --repository)
+    [ $# -ge 2 ] || { echo "run: $1 needs a value" >&2; exit 2; }
+    if [ "$1" = --residency ]; then export KD_RESIDENCY="$2"; else repository=$2; fi
+    shift 2
+    ;;
+  -*)
+    echo "run: there is no $1" >&2
+    exit 2
+    ;;
+  *) break ;;
+  esac
+done
 export KD_KERNELS KD_GPU_RESULTS
 
 broken=0
-for test in "$here"/tests/*; do
+if [ -n "$repository" ]; then
+  export KD_REPOSITORY="$repository" KD_MODELS="$repository/models"
+else
+  echo "no tests of whole models without --repository"
+fi
+for test in "$here"/tests/* ${repository:+"$here"/model-tests/*}; do
   [ -x "$test" ] || continue
   name=$(basename "$test")
   "$test" --test-threads=1 "$@" >"$log" 2>&1

@@ -6,8 +6,8 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "rms_norm",
-    contract: "a8a79ae15444341a",
-    variants: &["v2", "v4"],
+    contract: "ac5eeed1f3eb08a3",
+    variants: &["v4", "v2"],
     cooperative: false,
     pdl: true,
 };

@@ -6,8 +6,8 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "router",
-    contract: "2d4ea349101d81d6",
-    variants: &["r8", "r16", "r40", "r48", "p112"],
+    contract: "06787d28eaa06893",
+    variants: &["r8", "r16", "r24", "r48", "p64", "p112"],
     cooperative: false,
     pdl: true,
 };
@@ -132,8 +132,9 @@ fn preferred(variant: &str, _: Dims, m: i64) -> Option<bool> {
         match variant {
             "r8" => m <= 8,
             "r16" => m <= 16,
-            "r40" => m <= 40,
-            "r48" => m <= 264,
+            "r24" => m <= 48,
+            "r48" => m <= 96,
+            "p64" => m <= 320,
             _ => true,
         },
     )

@@ -246,6 +246,13 @@ impl Subject for Case {
         Ok(f64::from(worst / SCORE))
     }
 
+    /// Rows that a model has: one of NaN takes longer to choose for, and padding chooses nothing.
+    fn timed(&self, rows: usize) -> Vec<usize> {
+        let ordinary = |row: &usize| ![NAN_ROW, PADDED_ROW].contains(row);
+        let all = self.x.len() / self.width;
+        (0..all).filter(ordinary).cycle().take(rows).collect()
+    }
+
     fn bytes(&self, rows: usize) -> usize {
         (self.experts + rows) * self.width * size_of::<bf16>()
             + rows * (self.experts * size_of::<f32>() + self.expected.top_k * 8)
