@@ -38,6 +38,18 @@ __device__ __forceinline__ void load(const Rows<NT>& rows, int group, Tokens<NT>
     if (rows.real[j]) to.tile[j] = load8(rows.at[j], 4 * group);
 }
 
+// The values as the tensor core takes them beside raw codes, if they come as they are: powers of two change no digit.
+template <class U, int NT>
+__device__ __forceinline__ Tokens<NT> lifted(Tokens<NT> tokens) {
+  if constexpr (U::RAW_ROWS) {
+#pragma unroll
+    for (int j = 0; j < NT; ++j)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) tokens.tile[j].word[i] = int4_lift_pair(tokens.tile[j].word[i], i);
+  }
+  return tokens;
+}
+
 // One group: the words and scales of rows g and g + 8 of each tile of 16.
 template <int NT>
 __device__ __forceinline__ void multiply(const uint32_t (&low)[2], const uint32_t (&high)[2], const uint32_t (&scales)[2],
@@ -105,9 +117,11 @@ __device__ __forceinline__ void product(R& ring, Joint<U>& joint, Rows<NT>& rows
         Tokens<NT>(&next)[2] = tokens[(b + 1) % U::PER_STAGE];
         load<NT>(rows, 2 * b + 2, next[0]), load<NT>(rows, 2 * b + 3, next[1]);
       }
-      multiply<NT>({words[0].x, words[1].x}, {words[0].y, words[1].y}, {scales[0].x, scales[1].x}, own[0], bias, sum);
+      multiply<NT>({words[0].x, words[1].x}, {words[0].y, words[1].y}, {scales[0].x, scales[1].x},
+                   lifted<U, NT>(own[0]), bias, sum);
       if (!EARLY) load<NT>(rows, 2 * b + 1, own[1]);
-      multiply<NT>({words[0].z, words[1].z}, {words[0].w, words[1].w}, {scales[0].y, scales[1].y}, own[1], bias, sum);
+      multiply<NT>({words[0].z, words[1].z}, {words[0].w, words[1].w}, {scales[0].y, scales[1].y},
+                   lifted<U, NT>(own[1]), bias, sum);
     }
 #pragma unroll
     for (int j = 0; j < NT; ++j) rows.at[j] += U::PER_STAGE * BLOCK_K;
@@ -159,51 +173,32 @@ __device__ __forceinline__ void with_tiles(int tiles, Run run) {
     with_tiles<NT - 1>(tiles, run);
 }
 
-// All items of the calling warp's team. `row(place)` is where the values of a place in the list of rows begin, before the
-// segment; `store(unit, m, place, valid, sums)` takes the sums of rows g and g + 8 of tile m for two places from `place`,
-// of which `valid` exist.
-template <class U, class S, class Row, class Store>
-__device__ __forceinline__ void products(const void* weights, const int32_t* plan, const int32_t* entries,
-                                         const __nv_bfloat16* values, Row row, Store store, void (*ready)()) {
-  constexpr int TEAMS = U::WARPS / U::SEGS;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const int team = warp / U::SEGS, segment = warp % U::SEGS;
-  uint64_t* bars = S::bars() + warp * U::STAGES;
-  if (lane == 0) {
-    for (int i = 0; i < U::STAGES; ++i) ptx::barrier_init(bars + i, 1);
-    if (segment == 0) {
-      ptx::barrier_init(S::joints() + 2 * team, U::SEGS);
-      ptx::barrier_init(S::joints() + 2 * team + 1, U::SEGS);
-    }
-    ptx::barriers_ready();
-  }
-  if (threadIdx.x == 0) *reinterpret_cast<uint4*>(S::bias()) = make_uint4(INT4_BIAS, INT4_BIAS, INT4_BIAS_HIGH, INT4_BIAS_HIGH);
-  __syncthreads();
-  // The two CTAs of an SM are given neighbouring shares: their rows are the same, and are cached once.
-  const int half = gridDim.x / 2;
-  const int place = gridDim.x % 2 ? blockIdx.x : blockIdx.x % half * 2 + blockIdx.x / half;
-  Walk<U, U::UNITS>& walk = reinterpret_cast<Walk<U, U::UNITS>*>(S::walks())[2 * warp];
-  using Own = Ring<U, U::UNITS, U::BLOCKS>;
-  Own ring{S::ring() + warp * U::STAGES * Own::STAGE_BYTES,
-               bars,
-               static_cast<const unsigned char*>(weights),
-               segment * U::BLOCKS,
-               entries,
-               &walk + 1};
-  walk.begin(plan, entries, place * TEAMS + team, gridDim.x * TEAMS);
-  if (ptx::elect_one()) {
-    ring.ahead[0] = walk;
-    ring.start();
-  }
-  __syncwarp();
-  Joint<U> joint{reinterpret_cast<float4*>(S::sums()) + team * U::SEGS * 64, S::joints() + 2 * team,
-                 S::joints() + 2 * team + 1};
-  ready();
+// A slab's rows go to L1 before they are needed: a first look at L2 for each block would take longer than its products.
+template <class U, class S, class W, class Row>
+__device__ __forceinline__ void touch_rows(const W& walk, const __nv_bfloat16* values, Row row, int segment) {
+  constexpr int SECTORS = U::SEG * 2 / 32;
+  const int lane = threadIdx.x % 32, first = walk.first(), count = walk.rows() * SECTORS;
+  const uint32_t sink = ptx::shared_address(S::sink() + threadIdx.x);
+  for (int i = lane; i < count; i += 32)
+    ptx::touch(sink, values + int64_t(row(first + i / SECTORS)) * U::K + segment * U::SEG + i % SECTORS * 16);
+}
+
+// All items from `walk` on of the calling warp's team, whose segment is `segment`. `row(place)` is where the values of a place in
+// the list of rows begin; `store(unit, m, place, valid, sums)` takes the sums of rows g and g + 8 of tile m for two places from
+// `place`, of which `valid` exist.
+template <class U, class S, class R, class W, class Row, class Store>
+__device__ __forceinline__ void products_of(R& ring, W& walk, Joint<U>& joint, int segment, const __nv_bfloat16* values, Row row,
+                                            Store store) {
+  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  if constexpr (U::TOUCH)
+    if (!walk.done()) touch_rows<U, S>(walk, values, row, segment);
   while (!walk.done()) {
-    const int first = walk.first(), rows = walk.rows(), unit = walk.step;
+    const int first = walk.first(), rows = walk.rows(), unit = walk.step, expert = walk.entry.expert;
     __syncwarp();
-    if (lane == 0) walk.next(entries);
+    if (lane == 0) walk.next(ring.entries);
     __syncwarp();
+    if constexpr (U::TOUCH)
+      if (!walk.done() && (walk.entry.expert != expert || walk.slabs > 1)) touch_rows<U, S>(walk, values, row, segment);
     with_tiles<U::SLAB / 8>((rows + 7) / 8, [&](auto tiles) {
       constexpr int NT = decltype(tiles)::value;
       Rows<NT> from;
@@ -217,6 +212,58 @@ __device__ __forceinline__ void products(const void* weights, const int32_t* pla
       });
     });
   }
+}
+
+// The place of the calling CTA among all shares: the two CTAs of an SM are given neighbouring ones, since their rows are the
+// same, and are cached once.
+__device__ __forceinline__ int share_of_cta() {
+  const int half = gridDim.x / 2;
+  return gridDim.x % 2 ? blockIdx.x : blockIdx.x % half * 2 + blockIdx.x / half;
+}
+
+// Barriers of a warp's ring, and those of a team for its joint sums: the calling warp's, before a __syncthreads.
+template <class U>
+__device__ __forceinline__ void joint_barriers(uint64_t* joints) {
+  if (threadIdx.x % (32 * U::SEGS) != 0) return;
+  ptx::barrier_init(joints + threadIdx.x / (32 * U::SEGS) * 2, U::SEGS);
+  ptx::barrier_init(joints + threadIdx.x / (32 * U::SEGS) * 2 + 1, U::SEGS);
+}
+
+template <class U>
+__device__ __forceinline__ void ring_barriers(uint64_t* bars) {
+  if (threadIdx.x % 32 != 0) return;
+  for (int i = 0; i < U::STAGES; ++i) ptx::barrier_init(bars + i, 1);
+}
+
+// The operand of the tensor core that takes off the offset of the codes.
+__device__ __forceinline__ void write_bias(uint32_t* to) {
+  if (threadIdx.x == 0) *reinterpret_cast<uint4*>(to) = make_uint4(INT4_BIAS, INT4_BIAS, INT4_BIAS_HIGH, INT4_BIAS_HIGH);
+}
+
+// All items of the calling warp's team, as products_of.
+template <class U, class S, class Row, class Store>
+__device__ __forceinline__ void products(const void* weights, const Lists& lists, const __nv_bfloat16* values, Row row,
+                                         Store store, void (*ready)()) {
+  constexpr int TEAMS = U::WARPS / U::SEGS;
+  using W = Walk<U, U::UNITS, Lists>;
+  using Own = Ring<U, W, U::BLOCKS>;
+  const int warp = threadIdx.x / 32, team = warp / U::SEGS, segment = warp % U::SEGS;
+  uint64_t* bars = S::bars() + warp * U::STAGES;
+  ring_barriers<U>(bars), joint_barriers<U>(S::joints()), write_bias(S::bias());
+  if (threadIdx.x % 32 == 0) ptx::barriers_ready();
+  __syncthreads();
+  W& walk = reinterpret_cast<W*>(S::walks())[2 * warp];
+  Own ring{S::ring() + warp * U::STAGES * Own::STAGE_BYTES, bars, static_cast<const unsigned char*>(weights),
+           segment * U::BLOCKS, lists, &walk + 1};
+  walk.begin(lists, share_of_cta() * TEAMS + team, gridDim.x * TEAMS);
+  if (ptx::elect_one()) {
+    ring.ahead[0] = walk;
+    ring.start();
+  }
+  __syncwarp();
+  ready();
+  Joint<U> joint{reinterpret_cast<float4*>(S::sums()) + team * U::SEGS * 64, S::joints() + 2 * team, S::joints() + 2 * team + 1};
+  products_of<U, S>(ring, walk, joint, segment, values, row, store);
 }
 
 }  // namespace moe

@@ -17,8 +17,8 @@ struct Wide {
   static constexpr int ROW_BYTES = DEPTH * 2, TOKEN_BYTES = U::SLAB * ROW_BYTES;
   // Rows that a warp copies at once, and rows that one of its lanes takes part in.
   static constexpr int AT_ONCE = 32 / CHUNKS, OWN = (U::SLAB + AT_ONCE * U::WARPS - 1) / (AT_ONCE * U::WARPS);
-  using Steps = Walk<U, STEPS>;
-  using Own = Ring<U, STEPS, U::K / BLOCK_K>;
+  using Steps = Walk<U, STEPS, Lists>;
+  using Own = Ring<U, Steps, U::K / BLOCK_K>;
 };
 
 // A stage of rows in shared memory: row r has its 16-byte chunks in order, neighbouring groups of 32 exchanged in odd rows, so
@@ -30,7 +30,7 @@ template <class U, class S, class Row>
 struct Bringer {
   using W = Wide<U>;
   typename W::Steps& walk;
-  const int32_t* entries;
+  Lists entries;
   Row row;
   const __nv_bfloat16* values;
   int from[W::OWN];
@@ -149,8 +149,8 @@ __device__ __forceinline__ void wide_product(typename Wide<U>::Own& ring, B& bri
 
 // As products.
 template <class U, class S, class Row, class Store>
-__device__ __forceinline__ void wide_products(const void* weights, const int32_t* plan, const int32_t* entries,
-                                              const __nv_bfloat16* values, Row row, Store store, void (*ready)()) {
+__device__ __forceinline__ void wide_products(const void* weights, const Lists& entries, const __nv_bfloat16* values, Row row,
+                                              Store store, void (*ready)()) {
   using W = Wide<U>;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, t = lane % 4;
   uint64_t* bars = S::bars() + warp * U::STAGES;
@@ -173,7 +173,7 @@ __device__ __forceinline__ void wide_products(const void* weights, const int32_t
                        warp * (U::K / BLOCK_K),
                        entries,
                        walks + 1};
-  walk.begin(plan, entries, blockIdx.x, gridDim.x);
+  walk.begin(entries, blockIdx.x, gridDim.x);
   if (ptx::elect_one()) {
     walks[1] = walks[2] = walk;
     ring.start();
@@ -201,10 +201,11 @@ __device__ __forceinline__ void wide_products(const void* weights, const int32_t
 template <class U, class S, class Row, class Store>
 __device__ __forceinline__ void all_products(const void* weights, const int32_t* plan, const int32_t* entries,
                                              const __nv_bfloat16* values, Row row, Store store, void (*ready)()) {
+  const Lists lists{plan, entries};
   if constexpr (U::WIDE)
-    wide_products<U, S>(weights, plan, entries, values, row, store, ready);
+    wide_products<U, S>(weights, lists, values, row, store, ready);
   else
-    products<U, S>(weights, plan, entries, values, row, store, ready);
+    products<U, S>(weights, lists, values, row, store, ready);
 }
 
 }  // namespace moe
