@@ -13,6 +13,8 @@ namespace moe {
 // The entries of the calling CTA.
 template <class S>
 struct OwnLists {
+  // Of a cost (at most 4 * 512 * 4096) and a number of teams, at most 512.
+  using Product = uint32_t;
   __device__ __forceinline__ int count() const { return S::plan()[0]; }
   __device__ __forceinline__ int cost() const { return S::plan()[1]; }
   __device__ __forceinline__ int cost_before(int index) const { return S::entries()[4 * index + 3]; }
@@ -47,7 +49,7 @@ struct UnitWalk {
   __device__ __forceinline__ void begin(const L& entries, int cta, int ctas, int team) {
     const int a_unit = entries.cost(), total = a_unit * STEPS;
     const auto start = [&](int cta) {
-      return a_unit <= U::WHOLE_UNITS ? STEPS * cta / ctas * a_unit : int(int64_t(total) * cta / ctas);
+      return a_unit <= U::WHOLE_UNITS ? STEPS * cta / ctas * a_unit : int(uint32_t(total) * cta / ctas);
     };
     const int low = start(cta), high = start(cta + 1);
     const int from = low + (high - low) * team / TEAMS, to = low + (high - low) * (team + 1) / TEAMS;
@@ -74,7 +76,14 @@ struct UnitWalk {
   }
 };
 
-// Writes the lists of the calling CTA: S::plan, S::entries and S::list, the choices by expert, ascending.
+// What group_few starts from.
+template <class U, class S>
+__device__ __forceinline__ void clear_few() {
+  for (int i = threadIdx.x; i < 2 * U::E; i += U::THREADS) S::chosen()[i] = 0;
+}
+
+// Writes the lists of the calling CTA, after clear_few: S::plan and S::entries, and S::list, the choices by expert, ascending,
+// which is there after one more __syncthreads.
 template <class U, class S>
 __device__ __forceinline__ void group_few(const int32_t* ids, int first_expert, int M) {
   static_assert(U::MOST_ROWS <= 64 && U::MOST_ROWS * U::T <= 512, "a row is a bit; the sums below have 10, 12 and 10");
@@ -84,7 +93,6 @@ __device__ __forceinline__ void group_few(const int32_t* ids, int first_expert, 
   int expert[EACH];
 #pragma unroll
   for (int i = 0; i < EACH; ++i) expert[i] = choice<U>(ids, thread + i * U::THREADS, count, first_expert);
-  for (int i = thread; i < 2 * U::E; i += U::THREADS) S::chosen()[i] = 0;
   __syncthreads();
 #pragma unroll
   for (int i = 0; i < EACH; ++i) {
@@ -134,7 +142,6 @@ __device__ __forceinline__ void group_few(const int32_t* ids, int first_expert, 
     const int earlier = row < 32 ? __popc(low & below) : __popc(low) + __popc(high & below);
     S::list()[S::firsts()[expert[i]] + earlier] = index;
   }
-  __syncthreads();
 }
 
 }  // namespace moe

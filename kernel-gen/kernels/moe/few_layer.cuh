@@ -20,18 +20,21 @@ template <class U, int K_, int UNITS_, bool RAW_ROWS_>
 struct Half : U {
   static constexpr int K = K_, UNITS = UNITS_, SEGS = segments(K), SEG = K / SEGS, BLOCKS = SEG / BLOCK_K;
   static constexpr int PER_STAGE = 2 - BLOCKS % 2, EARLY = 1, TEAMS = U::WARPS / SEGS;
-  static constexpr bool RAW_ROWS = RAW_ROWS_, TOUCH = U::TOUCH_ROWS;
+  static constexpr bool RAW_ROWS = RAW_ROWS_;
   static_assert(K % (BLOCK_K * SEGS) == 0 && U::WARPS % SEGS == 0 && BLOCKS % PER_STAGE == 0, "whole stages");
 };
 
-// Returns when all CTAs of a cooperative launch have called this, and all see what any wrote before. `count` was 0.
-__device__ __forceinline__ void meet(int32_t* count) {
+// Says that the calling CTA has written what others wait for.
+__device__ __forceinline__ void arrive(int32_t* count) {
   __syncthreads();
-  if (threadIdx.x == 0) {
-    ptx::add_acquire_release(count, 1);
+  if (threadIdx.x == 0) ptx::add_release(count, 1);
+}
+
+// Returns when all CTAs of a cooperative launch have arrived, and sees what any wrote before.
+__device__ __forceinline__ void wait_for_all(const int32_t* count) {
+  if (threadIdx.x == 0)
     while (ptx::load_acquire(count) < int(gridDim.x)) {
     }
-  }
   __syncthreads();
 }
 
@@ -83,6 +86,7 @@ __device__ __forceinline__ void moe_few(Int4G32 gate_up, Int4G32 down, const __n
   if (lane == 0) ptx::barriers_ready();
   for (int unit = threadIdx.x; unit < Second::UNITS; unit += U::THREADS) S::items()[unit] = 0;
   if (threadIdx.x == 0) *S::complete() = 0;
+  moe::clear_few<U, S>();
   ptx::grid_dependency_wait();
   moe::group_few<U, S>(ids, first_expert, M);
   const Lists lists;
@@ -96,7 +100,7 @@ __device__ __forceinline__ void moe_few(Int4G32 gate_up, Int4G32 down, const __n
     ring.ahead[0] = walk;
     ring.start();
   }
-  __syncwarp();
+  __syncthreads();  // for the list
   moe::Joint<First> joint{reinterpret_cast<float4*>(S::sums()) + team * First::SEGS * 64, S::joints() + 2 * team,
                           S::joints() + 2 * team + 1};
   moe::products_of<First, S>(
@@ -110,9 +114,10 @@ __device__ __forceinline__ void moe_few(Int4G32 gate_up, Int4G32 down, const __n
       });
 
   // The ring goes on where it is, with other weights.
+  int32_t* met = arrived + Second::UNITS;
+  moe::arrive(met);
   const int part = warp % Second::SEGS, group = warp / Second::SEGS;
   SecondWalk& onward = reinterpret_cast<SecondWalk*>(S::walks())[2 * warp];
-  __syncwarp();
   SecondRing more{slots, bars, reinterpret_cast<const unsigned char*>(down.blocks), part * Second::BLOCKS, lists, &onward + 1};
   more.slot = ring.slot, more.parity = ring.parity;
   onward.template begin<Second::TEAMS>(lists, cta, gridDim.x, group);
@@ -121,8 +126,7 @@ __device__ __forceinline__ void moe_few(Int4G32 gate_up, Int4G32 down, const __n
     more.ahead[0] = onward;
     more.start();
   }
-  int32_t* met = arrived + Second::UNITS;
-  moe::meet(met);
+  moe::wait_for_all(met);
   ptx::grid_dependency_launch();
   // The last to leave cleans up; who that is is not asked before the end.
   const int left = threadIdx.x == 0 ? atomicAdd(met + 1, 1) : 0;

@@ -50,18 +50,22 @@ __device__ __forceinline__ Tokens<NT> lifted(Tokens<NT> tokens) {
   return tokens;
 }
 
-// One group: the words and scales of rows g and g + 8 of each tile of 16.
+// Where the sums of a group start: -8 times the sum of its values, which takes the offset off the codes.
 template <int NT>
-__device__ __forceinline__ void multiply(const uint32_t (&low)[2], const uint32_t (&high)[2], const uint32_t (&scales)[2],
-                                         const Tokens<NT>& tokens, const uint4& bias, float (&sum)[2][NT][4]) {
+__device__ __forceinline__ void start_of(const Tokens<NT>& tokens, const uint4& bias, float (&start)[NT][4]) {
   const float zero[4] = {};
-  float start[NT][4];
 #pragma unroll
   for (int j = 0; j < NT; ++j) {
     const Bf16x8& x = tokens.tile[j];
     ptx::mma_16816_bf16(start[j], zero, bias.x, bias.y, bias.z, bias.w, x.word[0], x.word[1]);
     ptx::mma_16816_bf16(start[j], start[j], bias.x, bias.y, bias.z, bias.w, x.word[2], x.word[3]);
   }
+}
+
+// One group: the words and scales of rows g and g + 8 of each tile of 16.
+template <int NT>
+__device__ __forceinline__ void multiply(const uint32_t (&low)[2], const uint32_t (&high)[2], const uint32_t (&scales)[2],
+                                         const Tokens<NT>& tokens, const float (&start)[NT][4], float (&sum)[2][NT][4]) {
 #pragma unroll
   for (int m = 0; m < 2; ++m) {
     const float low_scale = __uint_as_float(scales[m] << 16), high_scale = __uint_as_float(scales[m] & 0xffff0000u);
@@ -95,17 +99,28 @@ __device__ __forceinline__ void product(R& ring, Joint<U>& joint, Rows<NT>& rows
   float sum[2][NT][4] = {};
   // From memory, since the compiler would make a known constant anew for each use.
   const uint4 bias = ptx::load_shared16(S::bias());
-  // Few tokens are read one block ahead, more would take too many registers.
-  constexpr bool EARLY = NT <= U::EARLY && U::PER_STAGE > 1;
-  Tokens<NT> tokens[EARLY ? U::PER_STAGE : 1][2];
-  if (EARLY) load<NT>(rows, 0, tokens[0][0]), load<NT>(rows, 1, tokens[0][1]);
+  // Few tokens are read a stage ahead, more would take too many registers.
+  constexpr bool EARLY = NT <= U::EARLY;
+  constexpr int KEPT = EARLY ? U::PER_STAGE : 1;
+  Tokens<NT> tokens[KEPT][2];
+  if (EARLY)
+#pragma unroll
+    for (int b = 0; b < KEPT; ++b) load<NT>(rows, 2 * b, tokens[b][0]), load<NT>(rows, 2 * b + 1, tokens[b][1]);
 #pragma unroll 1
   for (int left = U::BLOCKS / U::PER_STAGE; left > 0; --left) {
+    // What needs no weights is done while they are waited for.
+    float start[KEPT][2][NT][4];
+    if (EARLY)
+#pragma unroll
+      for (int b = 0; b < KEPT; ++b)
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          tokens[b][c] = lifted<U, NT>(tokens[b][c]);
+          start_of<NT>(tokens[b][c], bias, start[b][c]);
+        }
     const unsigned char* at = ring.front();
-#pragma unroll(EARLY ? U::PER_STAGE : 1)
+#pragma unroll(KEPT)
     for (int b = 0; b < U::PER_STAGE; ++b, at += BLOCK_BYTES) {
-      Tokens<NT>(&own)[2] = tokens[EARLY ? b : 0];
-      if (!EARLY) load<NT>(rows, 2 * b, own[0]);
       uint4 words[2];
       uint2 scales[2];
 #pragma unroll
@@ -113,15 +128,16 @@ __device__ __forceinline__ void product(R& ring, Joint<U>& joint, Rows<NT>& rows
         words[m] = *reinterpret_cast<const uint4*>(at + 512 * m + 16 * lane);
         scales[m] = *reinterpret_cast<const uint2*>(at + WORD_BYTES + 64 * m + 8 * (lane / 4));
       }
-      if (EARLY && (b + 1 < U::PER_STAGE || left > 1)) {
-        Tokens<NT>(&next)[2] = tokens[(b + 1) % U::PER_STAGE];
-        load<NT>(rows, 2 * b + 2, next[0]), load<NT>(rows, 2 * b + 3, next[1]);
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        Tokens<NT>& own = tokens[b % KEPT][c];
+        float(&from)[NT][4] = start[b % KEPT][c];
+        if (!EARLY) load<NT>(rows, 2 * b + c, own), own = lifted<U, NT>(own), start_of<NT>(own, bias, from);
+        multiply<NT>({c ? words[0].z : words[0].x, c ? words[1].z : words[1].x},
+                     {c ? words[0].w : words[0].y, c ? words[1].w : words[1].y},
+                     {c ? scales[0].y : scales[0].x, c ? scales[1].y : scales[1].x}, own, from, sum);
+        if (EARLY && left > 1) load<NT>(rows, 2 * (b + U::PER_STAGE) + c, own);
       }
-      multiply<NT>({words[0].x, words[1].x}, {words[0].y, words[1].y}, {scales[0].x, scales[1].x},
-                   lifted<U, NT>(own[0]), bias, sum);
-      if (!EARLY) load<NT>(rows, 2 * b + 1, own[1]);
-      multiply<NT>({words[0].z, words[1].z}, {words[0].w, words[1].w}, {scales[0].y, scales[1].y},
-                   lifted<U, NT>(own[1]), bias, sum);
     }
 #pragma unroll
     for (int j = 0; j < NT; ++j) rows.at[j] += U::PER_STAGE * BLOCK_K;
@@ -173,16 +189,6 @@ __device__ __forceinline__ void with_tiles(int tiles, Run run) {
     with_tiles<NT - 1>(tiles, run);
 }
 
-// A slab's rows go to L1 before they are needed: a first look at L2 for each block would take longer than its products.
-template <class U, class S, class W, class Row>
-__device__ __forceinline__ void touch_rows(const W& walk, const __nv_bfloat16* values, Row row, int segment) {
-  constexpr int SECTORS = U::SEG * 2 / 32;
-  const int lane = threadIdx.x % 32, first = walk.first(), count = walk.rows() * SECTORS;
-  const uint32_t sink = ptx::shared_address(S::sink() + threadIdx.x);
-  for (int i = lane; i < count; i += 32)
-    ptx::touch(sink, values + int64_t(row(first + i / SECTORS)) * U::K + segment * U::SEG + i % SECTORS * 16);
-}
-
 // All items from `walk` on of the calling warp's team, whose segment is `segment`. `row(place)` is where the values of a place in
 // the list of rows begin; `store(unit, m, place, valid, sums)` takes the sums of rows g and g + 8 of tile m for two places from
 // `place`, of which `valid` exist.
@@ -190,15 +196,11 @@ template <class U, class S, class R, class W, class Row, class Store>
 __device__ __forceinline__ void products_of(R& ring, W& walk, Joint<U>& joint, int segment, const __nv_bfloat16* values, Row row,
                                             Store store) {
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  if constexpr (U::TOUCH)
-    if (!walk.done()) touch_rows<U, S>(walk, values, row, segment);
   while (!walk.done()) {
-    const int first = walk.first(), rows = walk.rows(), unit = walk.step, expert = walk.entry.expert;
+    const int first = walk.first(), rows = walk.rows(), unit = walk.step;
     __syncwarp();
     if (lane == 0) walk.next(ring.entries);
     __syncwarp();
-    if constexpr (U::TOUCH)
-      if (!walk.done() && (walk.entry.expert != expert || walk.slabs > 1)) touch_rows<U, S>(walk, values, row, segment);
     with_tiles<U::SLAB / 8>((rows + 7) / 8, [&](auto tiles) {
       constexpr int NT = decltype(tiles)::value;
       Rows<NT> from;

@@ -35,6 +35,7 @@ __device__ __forceinline__ int entry_cost(int rows, int slab) {
 
 // Where `moe_group` has left the entries: their number, at most 1024, and the cost of all in `plan`.
 struct Lists {
+  using Product = int64_t;
   const int32_t *plan, *entries;
 
   __device__ __forceinline__ int count() const { return ptx::load4(plan); }
@@ -78,8 +79,8 @@ struct Walk {
 
   // The share of `team` of `teams`, found by a whole warp.
   __device__ __forceinline__ void begin(const L& entries, int team, int teams) {
-    const int total = entries.cost() * STEPS;
-    const int from = int(int64_t(total) * team / teams), to = int(int64_t(total) * (team + 1) / teams);
+    const typename L::Product total = entries.cost() * STEPS;
+    const int from = int(total * team / teams), to = int(total * (team + 1) / teams);
     const int at = entry_at(entries, entries.count(), from, STEPS);
     if (ptx::elect_one()) {
       cost = from, end = to;

@@ -108,10 +108,11 @@ __device__ __forceinline__ void wide_product(typename Wide<U>::Own& ring, B& bri
                                                                     16 * chunk_place(g, 4 * group + t)));
         };
         Tokens<NT> first, second;
-        tokens(2 * b, first);
-        multiply<NT>({words[0].x, words[1].x}, {words[0].y, words[1].y}, {scales[0].x, scales[1].x}, first, bias, sum);
-        tokens(2 * b + 1, second);
-        multiply<NT>({words[0].z, words[1].z}, {words[0].w, words[1].w}, {scales[0].y, scales[1].y}, second, bias, sum);
+        float start[NT][4];
+        tokens(2 * b, first), start_of<NT>(first, bias, start);
+        multiply<NT>({words[0].x, words[1].x}, {words[0].y, words[1].y}, {scales[0].x, scales[1].x}, first, start, sum);
+        tokens(2 * b + 1, second), start_of<NT>(second, bias, start);
+        multiply<NT>({words[0].z, words[1].z}, {words[0].w, words[1].w}, {scales[0].y, scales[1].y}, second, start, sum);
       }
       __syncwarp();
       if (lane == 0) ptx::barrier_arrive(S::vacant() + ring.slot);

@@ -31,11 +31,6 @@ __device__ __forceinline__ void copy16_ahead(uint32_t to, const void* from, bool
                : "memory");
 }
 
-// 4 bytes to the shared address `to` for the sake of L1, which then has their sector of 32.
-__device__ __forceinline__ void touch(uint32_t to, const void* from) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
-}
-
 // Everything that this thread has started since the last call becomes one group; an empty group counts.
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
