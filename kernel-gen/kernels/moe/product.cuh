@@ -108,6 +108,7 @@ __device__ __forceinline__ void product(R& ring, Joint<U>& joint, Rows<NT>& rows
     for (int b = 0; b < KEPT; ++b) load<NT>(rows, 2 * b, tokens[b][0]), load<NT>(rows, 2 * b + 1, tokens[b][1]);
 #pragma unroll 1
   for (int left = U::BLOCKS / U::PER_STAGE; left > 0; --left) {
+    ring.renew();
     // What needs no weights is done while they are waited for.
     float start[KEPT][2][NT][4];
     if (EARLY)

@@ -123,7 +123,7 @@ struct Ring {
     left = ahead->done() ? 0 : LENGTH / U::PER_STAGE;
   }
 
-  // The elected lane, once its walk is at its first item. The slot before the first is the one that `front` fills.
+  // The elected lane, once its walk is at its first item. The slot before the first is the one that `renew` fills.
   __device__ __forceinline__ void start() {
     point();
 #pragma unroll 1
@@ -144,14 +144,18 @@ struct Ring {
 
   __device__ __forceinline__ int slot_before() const { return (slot == 0 ? U::STAGES : slot) - 1; }
 
-  // The next stage, once it is there. No lane reads the one before it any more, whose slot is filled again: lanes are ordered
-  // among each other by __syncwarp, but their reads and the copy only by the fence.
-  __device__ __forceinline__ const unsigned char* front() {
+  // Fills the slot of the stage before again, which no lane reads any more: lanes are ordered among each other by __syncwarp,
+  // but their reads and the copy only by the fence.
+  __device__ __forceinline__ void renew() {
     __syncwarp();
     if (ptx::elect_one()) {
       ptx::copies_after_accesses();
       request(slot_before());
     }
+  }
+
+  // The next stage, once it is there; after renew.
+  __device__ __forceinline__ const unsigned char* front() {
     ptx::barrier_wait(full + slot, parity);
     return slots + slot * STAGE_BYTES;
   }

@@ -88,6 +88,7 @@ __device__ __forceinline__ void wide_product(typename Wide<U>::Own& ring, B& bri
     float sum[2][NT][4] = {};
 #pragma unroll 1
     for (int stage = 0; stage < W::A_SEGMENT; ++stage) {
+      ring.renew();
       const unsigned char* at = ring.front();
       ptx::barrier_wait(S::landed() + ring.slot, ring.parity);
       const unsigned char* rows = S::tokens() + ring.slot * W::TOKEN_BYTES + g * W::ROW_BYTES;

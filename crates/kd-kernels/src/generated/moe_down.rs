@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "moe_down",
-    contract: "0bf85e10023d81cb",
+    contract: "329409bf6c95da6f",
     variants: &["narrow", "wide", "tall"],
     cooperative: false,
     pdl: true,

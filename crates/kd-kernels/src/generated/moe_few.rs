@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "moe_few",
-    contract: "de9ce1fb522e4647",
+    contract: "65c08a6417a4dfe8",
     variants: &["few"],
     cooperative: true,
     pdl: true,

@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "moe_gate_up",
-    contract: "4d4a2ab009ffb43e",
+    contract: "d675a2de64422b52",
     variants: &["narrow", "wide", "tall"],
     cooperative: false,
     pdl: true,
