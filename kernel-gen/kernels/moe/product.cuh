@@ -109,16 +109,6 @@ __device__ __forceinline__ void product(R& ring, Joint<U>& joint, Rows<NT>& rows
 #pragma unroll 1
   for (int left = U::BLOCKS / U::PER_STAGE; left > 0; --left) {
     ring.renew();
-    // What needs no weights is done while they are waited for.
-    float start[KEPT][2][NT][4];
-    if (EARLY)
-#pragma unroll
-      for (int b = 0; b < KEPT; ++b)
-#pragma unroll
-        for (int c = 0; c < 2; ++c) {
-          tokens[b][c] = lifted<U, NT>(tokens[b][c]);
-          start_of<NT>(tokens[b][c], bias, start[b][c]);
-        }
     const unsigned char* at = ring.front();
 #pragma unroll(KEPT)
     for (int b = 0; b < U::PER_STAGE; ++b, at += BLOCK_BYTES) {
@@ -132,11 +122,13 @@ __device__ __forceinline__ void product(R& ring, Joint<U>& joint, Rows<NT>& rows
 #pragma unroll
       for (int c = 0; c < 2; ++c) {
         Tokens<NT>& own = tokens[b % KEPT][c];
-        float(&from)[NT][4] = start[b % KEPT][c];
-        if (!EARLY) load<NT>(rows, 2 * b + c, own), own = lifted<U, NT>(own), start_of<NT>(own, bias, from);
+        if (!EARLY) load<NT>(rows, 2 * b + c, own);
+        own = lifted<U, NT>(own);
+        float start[NT][4];
+        start_of<NT>(own, bias, start);
         multiply<NT>({c ? words[0].z : words[0].x, c ? words[1].z : words[1].x},
                      {c ? words[0].w : words[0].y, c ? words[1].w : words[1].y},
-                     {c ? scales[0].y : scales[0].x, c ? scales[1].y : scales[1].x}, own, from, sum);
+                     {c ? scales[0].y : scales[0].x, c ? scales[1].y : scales[1].x}, own, start, sum);
         if (EARLY && left > 1) load<NT>(rows, 2 * (b + U::PER_STAGE) + c, own);
       }
     }

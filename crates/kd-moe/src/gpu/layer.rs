@@ -77,11 +77,12 @@ impl Form {
         if self == Self::Few { FEW_ROWS } else { MOST_ROWS }
     }
 
-    /// The one to take for `rows` rows: where their times cross on the measured device (docs/kernels/moe.md).
-    fn preferred(rows: usize) -> Self {
+    /// The one to take for `rows` rows of experts of `width`: where their times cross on the measured device
+    /// (docs/kernels/moe.md).
+    fn preferred(rows: usize, width: usize) -> Self {
         match rows {
-            0..=4 => Self::Few,
-            5..=128 => Self::Narrow,
+            0..=FEW_ROWS if rows * width <= 4096 => Self::Few,
+            0..=128 => Self::Narrow,
             129..=640 => Self::Wide,
             _ => Self::Tall,
         }
@@ -118,7 +119,7 @@ impl ExpertKernels {
 
     /// The form that `rows` rows are run in unless another is asked for.
     pub fn form(&self, rows: usize) -> Form {
-        let preferred = Form::preferred(rows);
+        let preferred = Form::preferred(rows, self.shape.width);
         if self.has(preferred) { preferred } else { Form::Narrow }
     }
 
