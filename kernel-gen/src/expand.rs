@@ -1,7 +1,7 @@
 //! A family and a profile make units: one per distinct set of dimensions and variant.
 
 use crate::check::compile_time_only;
-use crate::decl::{Family, Variant};
+use crate::decl::{Family, Grid, Variant};
 use crate::{Arch, At, Comparison, Diagnostic, EvalError, Expr, Layout, Profile, Width};
 
 /// One kernel to compile: a family with every dimension and constant resolved.
@@ -39,7 +39,7 @@ impl Unit {
     ///
     /// # Errors
     /// Shared memory over the limit of a CTA; `min_ctas` CTAs with more threads than an SM holds, or, in a cooperative
-    /// launch, with more shared memory.
+    /// launch of a grid that does not adapt, with more shared memory.
     pub fn fits(&self, family: &Family, arch: &Arch) -> Result<(), Diagnostic> {
         let fail = |at, message: String| Err(Diagnostic::new(&family.file, at, message));
         let (bytes, unit, name) = (self.layout.bytes, &self.name, arch.name);
@@ -60,8 +60,9 @@ impl Unit {
                 ),
             );
         }
+        let fitted = matches!(family.launch.grid, Grid::Resident);
         let resident = self.min_ctas.saturating_mul(bytes + Arch::SMEM_RESERVED);
-        if family.launch.cooperative && bytes > 0 && resident > arch.smem_per_sm {
+        if family.launch.cooperative && !fitted && bytes > 0 && resident > arch.smem_per_sm {
             let (limit, formula) = (arch.smem_per_sm, self.layout.explain());
             let reserved = Arch::SMEM_RESERVED;
             return fail(

@@ -105,3 +105,18 @@ fn expert_replays_give_the_same_bits_beside_a_busy_stream_at_demo_sizes() {
         CHECKS[3].1,
     );
 }
+
+#[test]
+fn all_forms_give_the_same_bits_at_k26_sizes() {
+    testing::check("all_forms_give_the_same_bits_at_k26_sizes", "k26-tp8", CHECKS[4].1);
+}
+
+#[test]
+fn all_forms_give_the_same_bits_at_k26_tp1_sizes() {
+    testing::check("all_forms_give_the_same_bits_at_k26_tp1_sizes", "k26-tp1", CHECKS[4].1);
+}
+
+#[test]
+fn all_forms_give_the_same_bits_at_demo_sizes() {
+    testing::check("all_forms_give_the_same_bits_at_demo_sizes", "demo-tp1", CHECKS[4].1);
+}

@@ -21,6 +21,13 @@ constexpr float INT4_LIFT = 0x1p64f, INT4_LIFT_HIGH = 0x1p60f, INT4_LOWER = 0x1p
 // The factor of value `i` of eight.
 __device__ __forceinline__ float int4_lift(int i) { return i & 2 ? INT4_LIFT_HIGH : INT4_LIFT; }
 
+// The same for pair `i` of four.
+__device__ __forceinline__ uint32_t int4_lift_pair(uint32_t pair, int i) {
+  const __nv_bfloat162 factor = __float2bfloat162_rn(i & 1 ? INT4_LIFT_HIGH : INT4_LIFT);
+  const __nv_bfloat162 product = __hmul2(reinterpret_cast<const __nv_bfloat162&>(pair), factor);
+  return reinterpret_cast<const uint32_t&>(product);
+}
+
 // The eight codes of a word as pairs that meet values 0 1, 2 3, 4 5, 6 7.
 __device__ __forceinline__ void int4_pairs(uint32_t word, uint32_t (&pair)[4]) {
   const uint32_t shifted = word >> 8;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kd/vec.cuh"
+#include "moe/weighted.cuh"
 #include "ptx/pdl.cuh"
 
 namespace kd {
@@ -14,19 +15,17 @@ __device__ __forceinline__ void moe_combine(const float* parts, const float* wei
   const int64_t row = blockIdx.x;
   const int vec = blockIdx.y * U::THREADS + threadIdx.x;
   if (8 * vec >= U::H) return;
-  float sum[8] = {};
+  float low[4] = {}, high[4] = {};
 #pragma unroll
   for (int slot = 0; slot < U::T; ++slot) {
     const int place = ptx::load4(places + row * U::T + slot);
     if (place < 0) continue;
     const float weight = ptx::load4f(weights + row * U::T + slot);
     const float* part = parts + int64_t(place) * U::H + 8 * vec;
-    const uint4 low = ptx::load16(part), high = ptx::load16(part + 4);
-    const uint32_t bits[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-#pragma unroll
-    for (int i = 0; i < 8; ++i) sum[i] += weight * __uint_as_float(bits[i]);
+    moe::add_weighted(low, weight, ptx::load16(part));
+    moe::add_weighted(high, weight, ptx::load16(part + 4));
   }
-  store8(y, row * (U::H / 8) + vec, narrow8(sum));
+  store8(y, row * (U::H / 8) + vec, narrow8({low[0], low[1], low[2], low[3], high[0], high[1], high[2], high[3]}));
 }
 
 }  // namespace kd

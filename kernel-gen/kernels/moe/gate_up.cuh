@@ -1,6 +1,7 @@
 // The first half of the experts: silu(gate x) * up x for each (row, expert) pair, in the order of the list of rows.
 #pragma once
 
+#include "moe/activate.cuh"
 #include "moe/wide.cuh"
 #include "ptx/pdl.cuh"
 
@@ -17,12 +18,9 @@ __device__ __forceinline__ void moe_gate_up(Int4G32 w, const __nv_bfloat16* x, c
       w.blocks, plan, entries, x, [&](int place) { return ptx::load4(rows + place); },
       [&](int unit, int m, int place, int valid, const float(&sum)[4]) {
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
+        for (int i = 0; i < 2; ++i)
           // Rows g of a tile are gate, rows g + 8 up.
-          const float gate = sum[i] * INT4_LOWER, up = sum[i + 2] * INT4_LOWER;
-          const float value = gate / (1.0f + __expf(-gate)) * up * int4_lift(g);
-          if (i < valid) h[int64_t(place + i) * U::I + unit * 16 + m * 8 + g] = __float2bfloat16_rn(value);
-        }
+          if (i < valid) h[int64_t(place + i) * U::I + unit * 16 + m * 8 + g] = moe::activate(sum[i], sum[i + 2], g);
       },
       [] {});
 }

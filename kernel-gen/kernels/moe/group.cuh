@@ -6,19 +6,12 @@
 
 #include "kd/int4.cuh"
 #include "kd/vec.cuh"
+#include "moe/choice.cuh"
 #include "moe/stream.cuh"
 #include "ptx/pdl.cuh"
 
 namespace kd {
 namespace moe {
-
-// The choice at `index` as an expert of this rank, or -1.
-template <class U>
-__device__ __forceinline__ int choice(const int32_t* ids, int index, int count, int first_expert) {
-  if (index >= count) return -1;
-  const int64_t expert = int64_t(ptx::load4(ids + index)) - first_expert;
-  return expert >= 0 && expert < U::E ? int(expert) : -1;
-}
 
 // The sum of `value` over the threads before this one, and over all of them in `total`.
 template <class U, class S>

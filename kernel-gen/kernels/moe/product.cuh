@@ -38,18 +38,34 @@ __device__ __forceinline__ void load(const Rows<NT>& rows, int group, Tokens<NT>
     if (rows.real[j]) to.tile[j] = load8(rows.at[j], 4 * group);
 }
 
-// One group: the words and scales of rows g and g + 8 of each tile of 16.
+// The values as the tensor core takes them beside raw codes, if they come as they are: powers of two change no digit.
+template <class U, int NT>
+__device__ __forceinline__ Tokens<NT> lifted(Tokens<NT> tokens) {
+  if constexpr (U::RAW_ROWS) {
+#pragma unroll
+    for (int j = 0; j < NT; ++j)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) tokens.tile[j].word[i] = int4_lift_pair(tokens.tile[j].word[i], i);
+  }
+  return tokens;
+}
+
+// Where the sums of a group start: -8 times the sum of its values, which takes the offset off the codes.
 template <int NT>
-__device__ __forceinline__ void multiply(const uint32_t (&low)[2], const uint32_t (&high)[2], const uint32_t (&scales)[2],
-                                         const Tokens<NT>& tokens, const uint4& bias, float (&sum)[2][NT][4]) {
+__device__ __forceinline__ void start_of(const Tokens<NT>& tokens, const uint4& bias, float (&start)[NT][4]) {
   const float zero[4] = {};
-  float start[NT][4];
 #pragma unroll
   for (int j = 0; j < NT; ++j) {
     const Bf16x8& x = tokens.tile[j];
     ptx::mma_16816_bf16(start[j], zero, bias.x, bias.y, bias.z, bias.w, x.word[0], x.word[1]);
     ptx::mma_16816_bf16(start[j], start[j], bias.x, bias.y, bias.z, bias.w, x.word[2], x.word[3]);
   }
+}
+
+// One group: the words and scales of rows g and g + 8 of each tile of 16.
+template <int NT>
+__device__ __forceinline__ void multiply(const uint32_t (&low)[2], const uint32_t (&high)[2], const uint32_t (&scales)[2],
+                                         const Tokens<NT>& tokens, const float (&start)[NT][4], float (&sum)[2][NT][4]) {
 #pragma unroll
   for (int m = 0; m < 2; ++m) {
     const float low_scale = __uint_as_float(scales[m] << 16), high_scale = __uint_as_float(scales[m] & 0xffff0000u);
@@ -83,17 +99,19 @@ __device__ __forceinline__ void product(R& ring, Joint<U>& joint, Rows<NT>& rows
   float sum[2][NT][4] = {};
   // From memory, since the compiler would make a known constant anew for each use.
   const uint4 bias = ptx::load_shared16(S::bias());
-  // Few tokens are read one block ahead, more would take too many registers.
-  constexpr bool EARLY = NT <= U::EARLY && U::PER_STAGE > 1;
-  Tokens<NT> tokens[EARLY ? U::PER_STAGE : 1][2];
-  if (EARLY) load<NT>(rows, 0, tokens[0][0]), load<NT>(rows, 1, tokens[0][1]);
+  // Few tokens are read a stage ahead, more would take too many registers.
+  constexpr bool EARLY = NT <= U::EARLY;
+  constexpr int KEPT = EARLY ? U::PER_STAGE : 1;
+  Tokens<NT> tokens[KEPT][2];
+  if (EARLY)
+#pragma unroll
+    for (int b = 0; b < KEPT; ++b) load<NT>(rows, 2 * b, tokens[b][0]), load<NT>(rows, 2 * b + 1, tokens[b][1]);
 #pragma unroll 1
   for (int left = U::BLOCKS / U::PER_STAGE; left > 0; --left) {
+    ring.renew();
     const unsigned char* at = ring.front();
-#pragma unroll(EARLY ? U::PER_STAGE : 1)
+#pragma unroll(KEPT)
     for (int b = 0; b < U::PER_STAGE; ++b, at += BLOCK_BYTES) {
-      Tokens<NT>(&own)[2] = tokens[EARLY ? b : 0];
-      if (!EARLY) load<NT>(rows, 2 * b, own[0]);
       uint4 words[2];
       uint2 scales[2];
 #pragma unroll
@@ -101,13 +119,18 @@ __device__ __forceinline__ void product(R& ring, Joint<U>& joint, Rows<NT>& rows
         words[m] = *reinterpret_cast<const uint4*>(at + 512 * m + 16 * lane);
         scales[m] = *reinterpret_cast<const uint2*>(at + WORD_BYTES + 64 * m + 8 * (lane / 4));
       }
-      if (EARLY && (b + 1 < U::PER_STAGE || left > 1)) {
-        Tokens<NT>(&next)[2] = tokens[(b + 1) % U::PER_STAGE];
-        load<NT>(rows, 2 * b + 2, next[0]), load<NT>(rows, 2 * b + 3, next[1]);
+#pragma unroll
+      for (int c = 0; c < 2; ++c) {
+        Tokens<NT>& own = tokens[b % KEPT][c];
+        if (!EARLY) load<NT>(rows, 2 * b + c, own);
+        own = lifted<U, NT>(own);
+        float start[NT][4];
+        start_of<NT>(own, bias, start);
+        multiply<NT>({c ? words[0].z : words[0].x, c ? words[1].z : words[1].x},
+                     {c ? words[0].w : words[0].y, c ? words[1].w : words[1].y},
+                     {c ? scales[0].y : scales[0].x, c ? scales[1].y : scales[1].x}, own, start, sum);
+        if (EARLY && left > 1) load<NT>(rows, 2 * (b + U::PER_STAGE) + c, own);
       }
-      multiply<NT>({words[0].x, words[1].x}, {words[0].y, words[1].y}, {scales[0].x, scales[1].x}, own[0], bias, sum);
-      if (!EARLY) load<NT>(rows, 2 * b + 1, own[1]);
-      multiply<NT>({words[0].z, words[1].z}, {words[0].w, words[1].w}, {scales[0].y, scales[1].y}, own[1], bias, sum);
     }
 #pragma unroll
     for (int j = 0; j < NT; ++j) rows.at[j] += U::PER_STAGE * BLOCK_K;
@@ -159,50 +182,17 @@ __device__ __forceinline__ void with_tiles(int tiles, Run run) {
     with_tiles<NT - 1>(tiles, run);
 }
 
-// All items of the calling warp's team. `row(place)` is where the values of a place in the list of rows begin, before the
-// segment; `store(unit, m, place, valid, sums)` takes the sums of rows g and g + 8 of tile m for two places from `place`,
-// of which `valid` exist.
-template <class U, class S, class Row, class Store>
-__device__ __forceinline__ void products(const void* weights, const int32_t* plan, const int32_t* entries,
-                                         const __nv_bfloat16* values, Row row, Store store, void (*ready)()) {
-  constexpr int TEAMS = U::WARPS / U::SEGS;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const int team = warp / U::SEGS, segment = warp % U::SEGS;
-  uint64_t* bars = S::bars() + warp * U::STAGES;
-  if (lane == 0) {
-    for (int i = 0; i < U::STAGES; ++i) ptx::barrier_init(bars + i, 1);
-    if (segment == 0) {
-      ptx::barrier_init(S::joints() + 2 * team, U::SEGS);
-      ptx::barrier_init(S::joints() + 2 * team + 1, U::SEGS);
-    }
-    ptx::barriers_ready();
-  }
-  if (threadIdx.x == 0) *reinterpret_cast<uint4*>(S::bias()) = make_uint4(INT4_BIAS, INT4_BIAS, INT4_BIAS_HIGH, INT4_BIAS_HIGH);
-  __syncthreads();
-  // The two CTAs of an SM are given neighbouring shares: their rows are the same, and are cached once.
-  const int half = gridDim.x / 2;
-  const int place = gridDim.x % 2 ? blockIdx.x : blockIdx.x % half * 2 + blockIdx.x / half;
-  Walk<U, U::UNITS>& walk = reinterpret_cast<Walk<U, U::UNITS>*>(S::walks())[2 * warp];
-  using Own = Ring<U, U::UNITS, U::BLOCKS>;
-  Own ring{S::ring() + warp * U::STAGES * Own::STAGE_BYTES,
-               bars,
-               static_cast<const unsigned char*>(weights),
-               segment * U::BLOCKS,
-               entries,
-               &walk + 1};
-  walk.begin(plan, entries, place * TEAMS + team, gridDim.x * TEAMS);
-  if (ptx::elect_one()) {
-    ring.ahead[0] = walk;
-    ring.start();
-  }
-  __syncwarp();
-  Joint<U> joint{reinterpret_cast<float4*>(S::sums()) + team * U::SEGS * 64, S::joints() + 2 * team,
-                 S::joints() + 2 * team + 1};
-  ready();
+// All items from `walk` on of the calling warp's team, whose segment is `segment`. `row(place)` is where the values of a place in
+// the list of rows begin; `store(unit, m, place, valid, sums)` takes the sums of rows g and g + 8 of tile m for two places from
+// `place`, of which `valid` exist.
+template <class U, class S, class R, class W, class Row, class Store>
+__device__ __forceinline__ void products_of(R& ring, W& walk, Joint<U>& joint, int segment, const __nv_bfloat16* values, Row row,
+                                            Store store) {
+  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   while (!walk.done()) {
     const int first = walk.first(), rows = walk.rows(), unit = walk.step;
     __syncwarp();
-    if (lane == 0) walk.next(entries);
+    if (lane == 0) walk.next(ring.entries);
     __syncwarp();
     with_tiles<U::SLAB / 8>((rows + 7) / 8, [&](auto tiles) {
       constexpr int NT = decltype(tiles)::value;
@@ -217,6 +207,58 @@ __device__ __forceinline__ void products(const void* weights, const int32_t* pla
       });
     });
   }
+}
+
+// The place of the calling CTA among all shares: the two CTAs of an SM are given neighbouring ones, since their rows are the
+// same, and are cached once.
+__device__ __forceinline__ int share_of_cta() {
+  const int half = gridDim.x / 2;
+  return gridDim.x % 2 ? blockIdx.x : blockIdx.x % half * 2 + blockIdx.x / half;
+}
+
+// Barriers of a warp's ring, and those of a team for its joint sums: the calling warp's, before a __syncthreads.
+template <class U>
+__device__ __forceinline__ void joint_barriers(uint64_t* joints) {
+  if (threadIdx.x % (32 * U::SEGS) != 0) return;
+  ptx::barrier_init(joints + threadIdx.x / (32 * U::SEGS) * 2, U::SEGS);
+  ptx::barrier_init(joints + threadIdx.x / (32 * U::SEGS) * 2 + 1, U::SEGS);
+}
+
+template <class U>
+__device__ __forceinline__ void ring_barriers(uint64_t* bars) {
+  if (threadIdx.x % 32 != 0) return;
+  for (int i = 0; i < U::STAGES; ++i) ptx::barrier_init(bars + i, 1);
+}
+
+// The operand of the tensor core that takes off the offset of the codes.
+__device__ __forceinline__ void write_bias(uint32_t* to) {
+  if (threadIdx.x == 0) *reinterpret_cast<uint4*>(to) = make_uint4(INT4_BIAS, INT4_BIAS, INT4_BIAS_HIGH, INT4_BIAS_HIGH);
+}
+
+// All items of the calling warp's team, as products_of.
+template <class U, class S, class Row, class Store>
+__device__ __forceinline__ void products(const void* weights, const Lists& lists, const __nv_bfloat16* values, Row row,
+                                         Store store, void (*ready)()) {
+  constexpr int TEAMS = U::WARPS / U::SEGS;
+  using W = Walk<U, U::UNITS, Lists>;
+  using Own = Ring<U, W, U::BLOCKS>;
+  const int warp = threadIdx.x / 32, team = warp / U::SEGS, segment = warp % U::SEGS;
+  uint64_t* bars = S::bars() + warp * U::STAGES;
+  ring_barriers<U>(bars), joint_barriers<U>(S::joints()), write_bias(S::bias());
+  if (threadIdx.x % 32 == 0) ptx::barriers_ready();
+  __syncthreads();
+  W& walk = reinterpret_cast<W*>(S::walks())[2 * warp];
+  Own ring{S::ring() + warp * U::STAGES * Own::STAGE_BYTES, bars, static_cast<const unsigned char*>(weights),
+           segment * U::BLOCKS, lists, &walk + 1};
+  walk.begin(lists, share_of_cta() * TEAMS + team, gridDim.x * TEAMS);
+  if (ptx::elect_one()) {
+    ring.ahead[0] = walk;
+    ring.start();
+  }
+  __syncwarp();
+  ready();
+  Joint<U> joint{reinterpret_cast<float4*>(S::sums()) + team * U::SEGS * 64, S::joints() + 2 * team, S::joints() + 2 * team + 1};
+  products_of<U, S>(ring, walk, joint, segment, values, row, store);
 }
 
 }  // namespace moe

@@ -18,6 +18,9 @@ namespace moe {
 constexpr int UNIT_ROWS = 32, BLOCK_K = 64, WORD_BYTES = UNIT_ROWS * BLOCK_K / 2;
 constexpr int BLOCK_BYTES = WORD_BYTES + UNIT_ROWS * BLOCK_K / 32 * 2;
 
+// Segments of a sum over `k` values: a constant of k alone, since a row's bits depend on it.
+constexpr int segments(int k) { return k >= 4096 ? 8 : k >= 2048 ? 4 : k >= 1024 ? 2 : 1; }
+
 // One expert that has rows: its id, its first place in the list of rows, its rows, and the cost of the experts before it.
 struct Entry {
   int expert, first, rows, cost_before;
@@ -30,15 +33,36 @@ __device__ __forceinline__ int entry_cost(int rows, int slab) {
   return SLAB_COST * ((rows + slab - 1) / slab) + (rows + 7) / 8;
 }
 
-__device__ __forceinline__ Entry load_entry(const int32_t* entries, int index) {
-  const uint4 v = ptx::load16(entries + 4 * index);
-  return {int(v.x), int(v.y), int(v.z), int(v.w)};
+// Where `moe_group` has left the entries: their number, at most 1024, and the cost of all in `plan`.
+struct Lists {
+  using Product = int64_t;
+  const int32_t *plan, *entries;
+
+  __device__ __forceinline__ int count() const { return ptx::load4(plan); }
+  __device__ __forceinline__ int cost() const { return ptx::load4(plan + 1); }
+  __device__ __forceinline__ int cost_before(int index) const { return ptx::load4(entries + 4 * index + 3); }
+  __device__ __forceinline__ Entry entry(int index) const {
+    const uint4 v = ptx::load16(entries + 4 * index);
+    return {int(v.x), int(v.y), int(v.z), int(v.w)};
+  }
+};
+
+// The last entry that starts at or before `cost`, each cost counted `times` times, found by a whole warp: of 32 entries, then
+// of those up to the next of the 32.
+template <class L>
+__device__ __forceinline__ int entry_at(const L& lists, int count, int cost, int times) {
+  const int lane = threadIdx.x % 32, stride = (count + 31) / 32;
+  const auto starts_before = [&](int index) { return index < count && lists.cost_before(index) * times <= cost; };
+  const int at = (__popc(__ballot_sync(0xffffffffu, starts_before(lane * stride))) - 1) * stride;
+  return at + __popc(__ballot_sync(0xffffffffu, lane < stride && starts_before(at + lane))) - 1;
 }
 
 // A walk over a team's share of the items, STEPS for each slab of an expert: those that begin in its part of the total cost.
 // It lies in shared memory, since it moves once in many blocks.
-template <class U, int STEPS>
+template <class U, int STEPS_, class L>
 struct Walk {
+  using Lists = L;
+  static constexpr int STEPS = STEPS_;
   int cost, end, index, step, slab, slabs;
   Entry entry;
 
@@ -46,25 +70,18 @@ struct Walk {
   __device__ __forceinline__ int first() const { return entry.first + slab * U::SLAB; }
   __device__ __forceinline__ int rows() const { return ::min(U::SLAB, entry.rows - slab * U::SLAB); }
 
-  __device__ __forceinline__ void enter(const int32_t* entries, int to) {
+  __device__ __forceinline__ void enter(const L& entries, int to) {
     index = to;
-    entry = load_entry(entries, to);
+    entry = entries.entry(to);
     slabs = (entry.rows + U::SLAB - 1) / U::SLAB;
     step = slab = 0;
   }
 
-  // The share of `team` of `teams`, found by a whole warp. `plan` holds the number of entries, at most 1024, then the cost of
-  // all.
-  __device__ __forceinline__ void begin(const int32_t* plan, const int32_t* entries, int team, int teams) {
-    const int count = ptx::load4(plan), total = ptx::load4(plan + 1) * STEPS;
-    const int from = int(int64_t(total) * team / teams), to = int(int64_t(total) * (team + 1) / teams);
-    // The last entry that starts at or before `from`: of 32, then of those up to the next of the 32.
-    const int lane = threadIdx.x % 32, stride = (count + 31) / 32;
-    const auto starts_before = [&](int index) {
-      return index < count && ptx::load4(entries + 4 * index + 3) * STEPS <= from;
-    };
-    int at = (__popc(__ballot_sync(0xffffffffu, starts_before(lane * stride))) - 1) * stride;
-    at += __popc(__ballot_sync(0xffffffffu, lane < stride && starts_before(at + lane))) - 1;
+  // The share of `team` of `teams`, found by a whole warp.
+  __device__ __forceinline__ void begin(const L& entries, int team, int teams) {
+    const typename L::Product total = entries.cost() * STEPS;
+    const int from = int(total * team / teams), to = int(total * (team + 1) / teams);
+    const int at = entry_at(entries, entries.count(), from, STEPS);
     if (ptx::elect_one()) {
       cost = from, end = to;
       if (!done()) {
@@ -78,7 +95,7 @@ struct Walk {
     __syncwarp();
   }
 
-  __device__ __forceinline__ void next(const int32_t* entries) {
+  __device__ __forceinline__ void next(const L& entries) {
     cost += SLAB_COST + (rows() + 7) / 8;
     if (++slab < slabs) return;
     slab = 0;
@@ -89,15 +106,15 @@ struct Walk {
 // One warp's stages of PER_STAGE blocks, item by item: LENGTH blocks, in each item, of the unit that is UNITS_A_STEP times
 // its step and `offset` blocks in `weights`. `from`, the next block, and `left`, the stages to come of the item, belong to the
 // elected lane, which alone requests stages.
-template <class U, int STEPS, int LENGTH>
+template <class U, class W, int LENGTH>
 struct Ring {
-  static constexpr int STAGE_BYTES = U::PER_STAGE * BLOCK_BYTES, UNITS_A_STEP = U::UNITS / STEPS;
+  static constexpr int STAGE_BYTES = U::PER_STAGE * BLOCK_BYTES, UNITS_A_STEP = U::UNITS / W::STEPS;
   unsigned char* slots;
   uint64_t* full;
   const unsigned char* weights;
   int offset;
-  const int32_t* entries;
-  Walk<U, STEPS>* ahead;
+  typename W::Lists entries;
+  W* ahead;
   int from, left, slot;
   uint32_t parity;
 
@@ -106,11 +123,11 @@ struct Ring {
     left = ahead->done() ? 0 : LENGTH / U::PER_STAGE;
   }
 
-  // The elected lane, once its walk is at its first item. The last slot is the first that `front` fills.
+  // The elected lane, once its walk is at its first item. The slot before the first is the one that `renew` fills.
   __device__ __forceinline__ void start() {
     point();
 #pragma unroll 1
-    for (int i = 0; i + 1 < U::STAGES; ++i) request(i);
+    for (int i = 0, to = slot; i + 1 < U::STAGES; ++i, to = to + 1 == U::STAGES ? 0 : to + 1) request(to);
   }
 
   // Fills slot `to` with the next stage, if there is one. The elected lane.
@@ -127,14 +144,18 @@ struct Ring {
 
   __device__ __forceinline__ int slot_before() const { return (slot == 0 ? U::STAGES : slot) - 1; }
 
-  // The next stage, once it is there. No lane reads the one before it any more, whose slot is filled again: lanes are ordered
-  // among each other by __syncwarp, but their reads and the copy only by the fence.
-  __device__ __forceinline__ const unsigned char* front() {
+  // Fills the slot of the stage before again, which no lane reads any more: lanes are ordered among each other by __syncwarp,
+  // but their reads and the copy only by the fence.
+  __device__ __forceinline__ void renew() {
     __syncwarp();
     if (ptx::elect_one()) {
       ptx::copies_after_accesses();
       request(slot_before());
     }
+  }
+
+  // The next stage, once it is there; after renew.
+  __device__ __forceinline__ const unsigned char* front() {
     ptx::barrier_wait(full + slot, parity);
     return slots + slot * STAGE_BYTES;
   }

@@ -17,8 +17,8 @@ struct Wide {
   static constexpr int ROW_BYTES = DEPTH * 2, TOKEN_BYTES = U::SLAB * ROW_BYTES;
   // Rows that a warp copies at once, and rows that one of its lanes takes part in.
   static constexpr int AT_ONCE = 32 / CHUNKS, OWN = (U::SLAB + AT_ONCE * U::WARPS - 1) / (AT_ONCE * U::WARPS);
-  using Steps = Walk<U, STEPS>;
-  using Own = Ring<U, STEPS, U::K / BLOCK_K>;
+  using Steps = Walk<U, STEPS, Lists>;
+  using Own = Ring<U, Steps, U::K / BLOCK_K>;
 };
 
 // A stage of rows in shared memory: row r has its 16-byte chunks in order, neighbouring groups of 32 exchanged in odd rows, so
@@ -30,7 +30,7 @@ template <class U, class S, class Row>
 struct Bringer {
   using W = Wide<U>;
   typename W::Steps& walk;
-  const int32_t* entries;
+  Lists entries;
   Row row;
   const __nv_bfloat16* values;
   int from[W::OWN];
@@ -88,6 +88,7 @@ __device__ __forceinline__ void wide_product(typename Wide<U>::Own& ring, B& bri
     float sum[2][NT][4] = {};
 #pragma unroll 1
     for (int stage = 0; stage < W::A_SEGMENT; ++stage) {
+      ring.renew();
       const unsigned char* at = ring.front();
       ptx::barrier_wait(S::landed() + ring.slot, ring.parity);
       const unsigned char* rows = S::tokens() + ring.slot * W::TOKEN_BYTES + g * W::ROW_BYTES;
@@ -108,10 +109,11 @@ __device__ __forceinline__ void wide_product(typename Wide<U>::Own& ring, B& bri
                                                                     16 * chunk_place(g, 4 * group + t)));
         };
         Tokens<NT> first, second;
-        tokens(2 * b, first);
-        multiply<NT>({words[0].x, words[1].x}, {words[0].y, words[1].y}, {scales[0].x, scales[1].x}, first, bias, sum);
-        tokens(2 * b + 1, second);
-        multiply<NT>({words[0].z, words[1].z}, {words[0].w, words[1].w}, {scales[0].y, scales[1].y}, second, bias, sum);
+        float start[NT][4];
+        tokens(2 * b, first), start_of<NT>(first, bias, start);
+        multiply<NT>({words[0].x, words[1].x}, {words[0].y, words[1].y}, {scales[0].x, scales[1].x}, first, start, sum);
+        tokens(2 * b + 1, second), start_of<NT>(second, bias, start);
+        multiply<NT>({words[0].z, words[1].z}, {words[0].w, words[1].w}, {scales[0].y, scales[1].y}, second, start, sum);
       }
       __syncwarp();
       if (lane == 0) ptx::barrier_arrive(S::vacant() + ring.slot);
@@ -149,8 +151,8 @@ __device__ __forceinline__ void wide_product(typename Wide<U>::Own& ring, B& bri
 
 // As products.
 template <class U, class S, class Row, class Store>
-__device__ __forceinline__ void wide_products(const void* weights, const int32_t* plan, const int32_t* entries,
-                                              const __nv_bfloat16* values, Row row, Store store, void (*ready)()) {
+__device__ __forceinline__ void wide_products(const void* weights, const Lists& entries, const __nv_bfloat16* values, Row row,
+                                              Store store, void (*ready)()) {
   using W = Wide<U>;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, t = lane % 4;
   uint64_t* bars = S::bars() + warp * U::STAGES;
@@ -173,7 +175,7 @@ __device__ __forceinline__ void wide_products(const void* weights, const int32_t
                        warp * (U::K / BLOCK_K),
                        entries,
                        walks + 1};
-  walk.begin(plan, entries, blockIdx.x, gridDim.x);
+  walk.begin(entries, blockIdx.x, gridDim.x);
   if (ptx::elect_one()) {
     walks[1] = walks[2] = walk;
     ring.start();
@@ -201,10 +203,11 @@ __device__ __forceinline__ void wide_products(const void* weights, const int32_t
 template <class U, class S, class Row, class Store>
 __device__ __forceinline__ void all_products(const void* weights, const int32_t* plan, const int32_t* entries,
                                              const __nv_bfloat16* values, Row row, Store store, void (*ready)()) {
+  const Lists lists{plan, entries};
   if constexpr (U::WIDE)
-    wide_products<U, S>(weights, plan, entries, values, row, store, ready);
+    wide_products<U, S>(weights, lists, values, row, store, ready);
   else
-    products<U, S>(weights, plan, entries, values, row, store, ready);
+    products<U, S>(weights, lists, values, row, store, ready);
 }
 
 }  // namespace moe

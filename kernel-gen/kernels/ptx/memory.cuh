@@ -76,4 +76,16 @@ __device__ __forceinline__ int32_t add_acquire_release(int32_t* address, int32_t
   return before;
 }
 
+// The same for who does not ask for the sum.
+__device__ __forceinline__ void add_release(int32_t* address, int32_t value) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], %1;" ::"l"(address), "r"(value) : "memory");
+}
+
+// A counter of the device; what was written before it was added to is visible once its sum is.
+__device__ __forceinline__ int32_t load_acquire(const int32_t* address) {
+  int32_t value;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(address) : "memory");
+  return value;
+}
+
 }  // namespace kd::ptx

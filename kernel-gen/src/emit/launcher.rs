@@ -65,6 +65,11 @@ fn tokens(family: &Family) -> TokenStream {
     let params = family.operands.iter().flat_map(params_of);
     let composites: Vec<Ident> = composites(family);
     let used = quote!(#(#checks)* #eligible #preferred #grid).to_string();
+    // A dimension that only the kernel knows is in no shape.
+    let shapes_text = quote!(#(#bindings)* #(#checks)*).to_string();
+    let in_shapes =
+        |dim: &Ident| shapes_text.split(|c: char| !(c.is_alphanumeric() || c == '_')).any(|word| dim == word);
+    let shape_dims = dims.iter().map(|dim| if in_shapes(dim) { quote!(#dim) } else { quote!(#dim: _) });
     let arith = used.contains("arith").then(|| quote!(arith,));
 
     quote! {
@@ -120,7 +125,7 @@ fn tokens(family: &Family) -> TokenStream {
             /// # Errors
             /// A shape that differs from the declaration, a forced variant that cannot run, a refused launch.
             pub fn launch(&self, stream: &Stream, choice: Choice<'_>, args: Args<'_>) -> Result<Selection, KernelError> {
-                let Dims { #(#dims),* } = self.dims;
+                let Dims { #(#shape_dims),* } = self.dims;
                 #(#bindings)*
                 let shapes = Shapes::of(&FAMILY);
                 #(#checks)*

@@ -23,6 +23,7 @@ pub mod mla_inputs;
 pub mod mma_rate;
 pub mod moe_combine;
 pub mod moe_down;
+pub mod moe_few;
 pub mod moe_gate_up;
 pub mod moe_group;
 pub mod moe_repack;

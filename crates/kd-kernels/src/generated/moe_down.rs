@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "moe_down",
-    contract: "d56d6c965f2bb8f6",
+    contract: "329409bf6c95da6f",
     variants: &["narrow", "wide", "tall"],
     cooperative: false,
     pdl: true,

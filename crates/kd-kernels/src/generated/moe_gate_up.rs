@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "moe_gate_up",
-    contract: "99295b605327e19b",
+    contract: "d675a2de64422b52",
     variants: &["narrow", "wide", "tall"],
     cooperative: false,
     pdl: true,

@@ -123,11 +123,11 @@ impl Bench {
         })
     }
 
-    fn load(&self, rows: usize, ids: &[Vec<i32>]) -> Result<Load<'_>, GpuError> {
+    fn load(&self, form: Form, rows: usize, ids: &[Vec<i32>]) -> Result<Load<'_>, GpuError> {
         let plan = Plan::new(self.kernels.shape(), rows)?;
         Ok(Load {
             bench: self,
-            form: self.kernels.form(rows),
+            form,
             rows,
             ids: ids.iter().map(|ids| upload(&self.stream, ids)).collect::<Result<_, _>>()?,
             scratch: ids.iter().map(|_| Scratch::new(&self.stream, plan)).collect::<Result<_, _>>()?,
@@ -141,7 +141,7 @@ impl Bench {
         let Shape { experts, top_k, .. } = self.shape;
         let rows = experts.div_ceil(top_k);
         let ids: Vec<i32> = (0..rows * top_k).map(|id| (id % experts) as i32).collect();
-        let mut load = self.load(rows, &[ids])?;
+        let mut load = self.load(Form::Narrow, rows, &[ids])?;
         load.layer(0)?;
         let graph = self.stream.capture(load, record_read)?;
         let times = (0..20).map(|_| graph.time_one()).collect::<Result<Vec<_>, _>>()?;
@@ -156,11 +156,12 @@ impl Bench {
             (0..ROUTINGS).map(|_| options.routing.ids(&mut random, rows, top_k, experts)).collect();
         let active = ids.iter().map(|ids| active(ids, experts) as f64).sum::<f64>() / ROUTINGS as f64;
         let bytes = self.shape.weight_bytes()? as f64 / experts as f64 * active;
-        let mut grouped = self.load(rows, &ids)?;
+        // The read needs the grouping on the device.
+        let mut grouped = self.load(Form::Narrow, rows, &ids)?;
         (0..ROUTINGS).try_for_each(|routing| grouped.layer(routing))?;
-        let form = grouped.form.name();
+        let form = self.kernels.form(rows);
         let read = self.stream.capture(grouped, record_read)?;
-        let layer = self.stream.capture(self.load(rows, &ids)?, record_layers)?;
+        let layer = self.stream.capture(self.load(form, rows, &ids)?, record_layers)?;
         let each = |graph: &Graph<Load<'_>>| Ok::<_, KernelError>(graph.time_one()? / ROUTINGS as f64);
         each(&layer)?;
         std::thread::sleep(REST);
@@ -181,7 +182,7 @@ impl Bench {
             read: median(&reads),
             first,
             layer: layers,
-            form,
+            form: form.name(),
         })
     }
 }

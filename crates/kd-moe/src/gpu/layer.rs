@@ -1,15 +1,19 @@
 //! The launches of one layer.
 
 use half::bf16;
-use kd_kernels::families::{moe_combine, moe_down, moe_gate_up, moe_group};
+use kd_kernels::families::{moe_combine, moe_down, moe_few, moe_gate_up, moe_group};
 use kd_kernels::{Choice, Int4Ref, Kernels, Stream, TensorMut, TensorRef, Units};
 
-use super::{DeviceExperts, GpuError, Scratch, Shape};
+use super::{DeviceExperts, GpuError, MOST_ROWS, Scratch, Shape};
+
+/// Most rows of [`Form::Few`].
+const FEW_ROWS: usize = 64;
 
 /// The loaded kernels of one shape.
 #[derive(Debug)]
 pub struct ExpertKernels {
     shape: Shape,
+    few: moe_few::MoeFew,
     group: moe_group::MoeGroup,
     gate_up: moe_gate_up::MoeGateUp,
     down: moe_down::MoeDown,
@@ -23,7 +27,8 @@ pub struct Batch<'a> {
     pub rows: usize,
     /// `[rows, hidden]`.
     pub x: TensorRef<'a, bf16, 2>,
-    /// `[rows, top_k]`: expert numbers over all ranks; any that is not this rank's (-1 in padded rows) is left out.
+    /// `[rows, top_k]`: expert numbers over all ranks; any that is not this rank's (-1 in padded rows) is left out. Those of a
+    /// row differ.
     pub ids: TensorRef<'a, i32, 2>,
     /// `[rows, top_k]`.
     pub weights: TensorRef<'a, f32, 2>,
@@ -31,9 +36,11 @@ pub struct Batch<'a> {
     pub y: TensorMut<'a, bf16, 2>,
 }
 
-/// Forms of the two products, for few, more and many rows an expert; all give the same bits.
+/// Forms of a layer; all give the same bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
+    /// As narrow, in one launch that groups the rows itself: at most 64 rows.
+    Few,
     /// K split over the warps of a CTA.
     Narrow,
     /// Units split over the warps of a CTA, which share the rows.
@@ -44,11 +51,12 @@ pub enum Form {
 
 impl Form {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Narrow, Self::Wide, Self::Tall];
+    pub const ALL: [Self; 4] = [Self::Few, Self::Narrow, Self::Wide, Self::Tall];
 
-    /// The variant of `moe_gate_up` and `moe_down`.
+    /// The variant of the two products.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Few => "few",
             Self::Narrow => "narrow",
             Self::Wide => "wide",
             Self::Tall => "tall",
@@ -58,15 +66,22 @@ impl Form {
     /// `SLAB` of the variant.
     fn slab(self) -> i32 {
         match self {
-            Self::Narrow => 8,
+            Self::Few | Self::Narrow => 8,
             Self::Wide => 16,
             Self::Tall => 40,
         }
     }
 
-    /// The one to take for `rows` rows: where their times cross on the measured device (docs/kernels/moe.md).
-    fn preferred(rows: usize) -> Self {
+    /// Most rows of a run in this form.
+    pub fn most_rows(self) -> usize {
+        if self == Self::Few { FEW_ROWS } else { MOST_ROWS }
+    }
+
+    /// The one to take for `rows` rows of experts of `width`: where their times cross on the measured device
+    /// (docs/kernels/moe.md).
+    fn preferred(rows: usize, width: usize) -> Self {
         match rows {
+            0..=FEW_ROWS if rows * width <= 4096 => Self::Few,
             0..=128 => Self::Narrow,
             129..=640 => Self::Wide,
             _ => Self::Tall,
@@ -85,6 +100,7 @@ impl ExpertKernels {
         let (e, t) = (size(shape.experts), size(shape.top_k));
         Ok(Self {
             shape,
+            few: moe_few::MoeFew::load(kernels, moe_few::Dims { h, i, e, t })?,
             group: moe_group::MoeGroup::load(kernels, moe_group::Dims { h, e, t })?,
             gate_up: moe_gate_up::MoeGateUp::load(kernels, moe_gate_up::Dims { h, i })?,
             down: moe_down::MoeDown::load(kernels, moe_down::Dims { h, i })?,
@@ -92,15 +108,18 @@ impl ExpertKernels {
         })
     }
 
-    /// Whether this shape has `form`; `Form::Narrow` always is.
+    /// Whether this shape has `form`; `Form::Few` and `Form::Narrow` always are.
     pub fn has(&self, form: Form) -> bool {
+        if form == Form::Few {
+            return true;
+        }
         let of = |units: &Units| units.iter().any(|unit| unit.variant() == form.name());
         of(self.gate_up.units()) && of(self.down.units())
     }
 
     /// The form that `rows` rows are run in unless another is asked for.
     pub fn form(&self, rows: usize) -> Form {
-        let preferred = Form::preferred(rows);
+        let preferred = Form::preferred(rows, self.shape.width);
         if self.has(preferred) { preferred } else { Form::Narrow }
     }
 
@@ -109,14 +128,13 @@ impl ExpertKernels {
         self.shape
     }
 
-    /// Enqueues one layer: groups the rows by expert, both products in `form`, and the weighted
-    /// sum. `first_expert` is the number of
-    /// this rank's first expert. Safe to capture in a graph; the launches may overlap their neighbours' ends, so `experts`
-    /// must have been written before the kernel in front of this run.
+    /// Enqueues one layer in `form`. `first_expert` is the number of this rank's first expert. Safe to capture in a graph; the
+    /// launches may overlap their neighbours' ends, so `experts` must have been written before the kernel in front of this
+    /// run.
     ///
     /// # Errors
-    /// More rows than the scratch was planned for, operands of another shape, a form that this shape lacks, a refused
-    /// launch.
+    /// More rows than the scratch was planned for or the form takes, operands of another shape, a form that this shape
+    /// lacks, a refused launch.
     pub fn run(
         &self,
         stream: &Stream,
@@ -126,19 +144,67 @@ impl ExpertKernels {
         scratch: &mut Scratch,
         batch: Batch<'_>,
     ) -> Result<(), GpuError> {
-        let Shape { hidden, width, experts: count, top_k } = self.shape;
         let rows = batch.rows;
         if rows > scratch.plan.rows || scratch.plan.shape != self.shape {
             let what = "the number of rows of a run with this scratch";
             let limit = if scratch.plan.shape == self.shape { scratch.plan.rows } else { 0 };
             return Err(GpuError::Limit { what, found: rows, limit });
         }
+        if rows > form.most_rows() {
+            let what = "the number of rows of a run in the form for few rows";
+            return Err(GpuError::Limit { what, found: rows, limit: form.most_rows() });
+        }
         // A slice of a layer holds fewer experts than its kernels know; the others must not be chosen.
-        let held = experts.shape().experts;
+        let (held, count) = (experts.shape().experts, self.shape.experts);
         if held > count || experts.shape() != (Shape { experts: held, ..self.shape }) {
             let what = "the experts of a layer, or a size of theirs,";
             return Err(GpuError::Limit { what, found: held, limit: count });
         }
+        match form {
+            Form::Few => self.run_few(stream, experts, first_expert, scratch, batch),
+            _ => self.run_grouped(stream, form, experts, first_expert, scratch, batch),
+        }
+    }
+
+    /// All of the layer at once.
+    fn run_few(
+        &self,
+        stream: &Stream,
+        experts: &DeviceExperts,
+        first_expert: i32,
+        scratch: &mut Scratch,
+        batch: Batch<'_>,
+    ) -> Result<(), GpuError> {
+        let Shape { hidden, width, top_k, .. } = self.shape;
+        let (held, choices, counts) = (experts.shape().experts, batch.rows * top_k, scratch.plan.counts());
+        let args = moe_few::Args {
+            gate_up: Int4Ref::new(stream, experts.gate_up.as_view(), [held, 2 * width, hidden])?,
+            down: Int4Ref::new(stream, experts.down.as_view(), [held, hidden, width])?,
+            x: batch.x,
+            ids: batch.ids,
+            weights: batch.weights,
+            first_expert,
+            h: TensorMut::new(stream, scratch.hidden.slice_mut(..choices * width), [choices, width])?,
+            parts: TensorMut::new(stream, scratch.parts.slice_mut(..choices * hidden), [choices, hidden])?,
+            arrived: TensorMut::new(stream, scratch.arrived.slice_mut(..counts), [counts])?,
+            y: batch.y,
+        };
+        self.few.launch(stream, Choice::Auto, args)?;
+        Ok(())
+    }
+
+    /// Groups the rows by expert, then both products in `form`, then the weighted sum.
+    fn run_grouped(
+        &self,
+        stream: &Stream,
+        form: Form,
+        experts: &DeviceExperts,
+        first_expert: i32,
+        scratch: &mut Scratch,
+        batch: Batch<'_>,
+    ) -> Result<(), GpuError> {
+        let Shape { hidden, width, experts: count, top_k } = self.shape;
+        let (rows, held) = (batch.rows, experts.shape().experts);
         let (choices, choice) = (rows * top_k, Choice::Forced(form.name()));
         let group = moe_group::Args {
             x: batch.x,

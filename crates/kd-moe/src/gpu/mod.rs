@@ -1,4 +1,4 @@
-//! The routed experts of one layer on the GPU: packed weights, planned scratch, and the four launches of a layer.
+//! The routed experts of one layer on the GPU: packed weights, planned scratch, and the launches of a layer.
 //!
 //! [`Experts`](crate::Experts) is the specification. Sums over k are those of fixed segments in their order and a row's
 //! experts are added in the order of its choices, so a row's bits depend neither on how many rows there are nor on which.

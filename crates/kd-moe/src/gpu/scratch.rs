@@ -4,6 +4,7 @@ use half::bf16;
 use kd_kernels::selftest::driver;
 use kd_kernels::{CudaSlice, Stream};
 
+use super::layout::UNIT_ROWS;
 use super::{GpuError, MOST_ROWS, Shape};
 
 /// The scratch of runs of up to `rows` rows.
@@ -15,7 +16,8 @@ pub struct Plan {
     pub rows: usize,
 }
 
-/// Device memory of a [`Plan`]. Runs on one stream share it; its contents mean nothing between runs.
+/// Device memory of a [`Plan`]. Runs on one stream share it; its contents mean nothing between runs, but a run
+/// must have ended before the next begins.
 #[derive(Debug)]
 pub struct Scratch {
     pub(super) plan: Plan,
@@ -26,6 +28,8 @@ pub struct Scratch {
     pub(super) lifted: CudaSlice<bf16>,
     pub(super) hidden: CudaSlice<bf16>,
     pub(super) parts: CudaSlice<f32>,
+    /// Counts of arrivals, 0 between runs.
+    pub(super) arrived: CudaSlice<i32>,
 }
 
 /// Elements of each array of a scratch.
@@ -60,7 +64,12 @@ impl Plan {
     /// Sizes beyond the address space.
     pub fn bytes(&self) -> Result<usize, GpuError> {
         let Sizes { entries, choices, lifted, hidden, parts } = self.sizes()?;
-        Ok(4 * (2 + entries + 2 * choices) + 2 * (lifted + hidden) + 4 * parts)
+        Ok(4 * (2 + entries + 2 * choices + self.counts()) + 2 * (lifted + hidden) + 4 * parts)
+    }
+
+    /// Counts of arrivals: one for each unit of down, and two of CTAs.
+    pub(super) fn counts(&self) -> usize {
+        self.shape.hidden / UNIT_ROWS + 2
     }
 
     fn sizes(&self) -> Result<Sizes, GpuError> {
@@ -121,7 +130,18 @@ impl Scratch {
             lifted: halves(sizes.lifted)?,
             hidden: halves(sizes.hidden)?,
             parts: floats(sizes.parts)?,
+            arrived: stream
+                .cuda()
+                .clone_htod(&[vec![0; plan.counts()], vec![-1; guard]].concat())
+                .map_err(driver)?,
         })
+    }
+
+    /// Whether no count of arrivals is left over from a run.
+    pub(crate) fn at_rest(&self, stream: &Stream) -> Result<bool, GpuError> {
+        let counts = stream.cuda().clone_dtoh(&self.arrived.slice(..self.plan.counts())).map_err(driver)?;
+        stream.synchronize()?;
+        Ok(counts.iter().all(|count| *count == 0))
     }
 
     /// Whether the last `guard` elements of every array are as [`Scratch::with_guard`] left them.
@@ -138,7 +158,11 @@ impl Scratch {
             stream.cuda().clone_dtoh(&self.parts.slice(self.parts.len() - guard..)).map_err(driver)?;
         stream.synchronize()?;
         let parts = parts.iter().all(|value| value.to_bits() == u32::MAX);
-        let lists = ints(&self.totals)? & ints(&self.entries)? & ints(&self.rows)? & ints(&self.places)?;
+        let lists = ints(&self.totals)?
+            & ints(&self.entries)?
+            & ints(&self.rows)?
+            & ints(&self.places)?
+            & ints(&self.arrived)?;
         Ok(lists & halves(&self.lifted)? & halves(&self.hidden)? & parts)
     }
 }
@@ -153,8 +177,8 @@ mod tests {
     fn the_scratch_follows_from_the_rows() {
         let bytes = |rows| Plan::new(TP8, rows).and_then(|plan| plan.bytes()).expect("a size");
         let per_row = 8 * 4 * 2 + 7168 * 2 + 8 * (256 * 2 + 7168 * 4);
-        assert_eq!(bytes(1), 8 + 384 * 16 + per_row);
-        assert_eq!(bytes(4096), 8 + 384 * 16 + 4096 * per_row);
+        assert_eq!(bytes(1), 8 + 384 * 16 + 226 * 4 + per_row);
+        assert_eq!(bytes(4096), 8 + 384 * 16 + 226 * 4 + 4096 * per_row);
     }
 
     /// Fault marlin.md §9 row 3: a size that cannot be is refused, not cut.

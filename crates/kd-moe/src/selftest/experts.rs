@@ -1,17 +1,25 @@
 //! The experts' kernels against [`Experts::forward`](crate::Experts::forward), in every form.
 
 mod case;
+mod forms;
 mod layer;
 mod replays;
 mod routings;
 
+use kd_kernels::bundle::Row;
 use kd_kernels::selftest::{Failure, Outcome, Random, units, verify};
 use kd_kernels::{Device, Kernels};
 
 use case::Case;
+pub(super) use forms::check as check_forms;
 use layer::Layer;
 pub(super) use replays::check as check_replays;
 use routings::{PATTERNS, spread};
+
+/// A unit of every form: its only one, or the first product.
+fn forms(kernels: &Kernels) -> impl Iterator<Item = &Row> {
+    units(kernels, "moe_few").chain(units(kernels, "moe_gate_up"))
+}
 
 /// Every form at `rows` rows that choose at random.
 pub(super) fn check(
@@ -21,14 +29,15 @@ pub(super) fn check(
     seed: u64,
 ) -> Result<Vec<Outcome>, Failure> {
     let mut outcomes = Vec::new();
-    for row in units(kernels, "moe_gate_up") {
+    for row in forms(kernels) {
         let layer = Layer::new(device, kernels, row, seed)?;
         let Some(form) = layer.form(row) else { continue };
-        let most = rows.iter().copied().max().unwrap_or_default();
+        let rows: Vec<usize> = rows.iter().copied().filter(|rows| *rows <= form.most_rows()).collect();
+        let Some(most) = rows.iter().copied().max() else { continue };
         let mut random = Random::new(seed ^ 1);
         let ids = spread(&mut random, &layer.kernels.shape(), most);
         let case = Case::new(layer, form, 0, random, ids)?;
-        outcomes.extend(verify(&case, rows)?);
+        outcomes.extend(verify(&case, &rows)?);
     }
     Ok(outcomes)
 }
@@ -41,12 +50,13 @@ pub(super) fn check_routings(
     seed: u64,
 ) -> Result<Vec<Outcome>, Failure> {
     let mut outcomes = Vec::new();
-    for row in units(kernels, "moe_gate_up") {
+    for row in forms(kernels) {
         for pattern in PATTERNS {
             let layer = Layer::new(device, kernels, row, seed)?;
             let Some(form) = layer.form(row) else { continue };
             let (mut random, shape) = (Random::new(seed ^ 2), layer.kernels.shape());
-            let ids = (pattern.ids)(&mut random, &shape);
+            let mut ids = (pattern.ids)(&mut random, &shape);
+            ids.truncate(form.most_rows() * shape.top_k);
             let most = ids.len() / shape.top_k;
             let case = Case::new(layer, form, pattern.first_expert(&shape), random, ids)?;
             let named = |failure: Failure| match failure {

@@ -7,11 +7,12 @@ use kd_kernels::selftest::{Check, Failure, Outcome, run};
 use kd_kernels::{Device, Kernels};
 
 /// The checks of this crate by the name of what they cover.
-pub const CHECKS: [(&str, Check); 4] = [
+pub const CHECKS: [(&str, Check); 5] = [
     ("router", router::check),
     ("experts", experts::check),
     ("expert_routings", experts::check_routings),
     ("expert_replays", experts::check_replays),
+    ("expert_forms", experts::check_forms),
 ];
 
 /// Runs every check of this crate on the units that `kernels` has.

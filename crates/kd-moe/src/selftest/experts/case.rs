@@ -93,12 +93,21 @@ impl Case {
         self.ids.len() / self.layer.kernels.shape().top_k
     }
 
+    /// The same in another form.
+    pub(super) fn in_form(self, form: Form) -> Self {
+        Self { form, ..self }
+    }
+
     /// What a launch wrote.
     pub(super) fn results(&self, memory: &Memory) -> Result<Vec<Written>, KernelError> {
         let stream = self.stream();
         if !memory.scratch.guards_intact(stream, GUARD).map_err(kernel_error)? {
             let what = "the layer's scratch".to_owned();
             return Err(KernelError::Driver { what, code: "written behind its end".to_owned() });
+        }
+        if !memory.scratch.at_rest(stream).map_err(kernel_error)? {
+            let what = "the layer's scratch".to_owned();
+            return Err(KernelError::Driver { what, code: "left with counts of arrivals".to_owned() });
         }
         Ok(vec![memory.y.written(stream, "y")?])
     }

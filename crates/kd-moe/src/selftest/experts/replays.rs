@@ -1,6 +1,6 @@
 //! One layer again and again beside other work: the same bits every time, and an end.
 
-use kd_kernels::selftest::{Failure, Outcome, Random, Subject, first_difference, units};
+use kd_kernels::selftest::{Failure, Outcome, Random, Subject, first_difference};
 use kd_kernels::{Device, Graph, KernelError, Kernels, Stream};
 
 use super::case::Case;
@@ -28,13 +28,14 @@ pub(in crate::selftest) fn check(
 ) -> Result<Vec<Outcome>, Failure> {
     let few = std::env::var("KD_TIMING").is_ok_and(|value| value == "0");
     let mut outcomes = Vec::new();
-    for row in units(kernels, "moe_gate_up") {
+    for row in super::forms(kernels) {
         for (rows, replays) in [(Some(FEW), REPLAYS), (None, LONG_REPLAYS)] {
             let case = |seed: u64, rows: Option<usize>| {
                 let layer = Layer::new(device, kernels, row, seed)?;
                 let Some(form) = layer.form(row) else { return Ok(None) };
                 let (mut random, shape) = (Random::new(seed ^ 3), layer.kernels.shape());
-                let ids = rows.map_or_else(|| ladder(&shape), |rows| spread(&mut random, &shape, rows));
+                let mut ids = rows.map_or_else(|| ladder(&shape), |rows| spread(&mut random, &shape, rows));
+                ids.truncate(form.most_rows() * shape.top_k);
                 Case::new(layer, form, 0, random, ids).map(Some)
             };
             let (Some(own), Some(beside)) = (case(seed, rows)?, case(seed ^ 4, Some(BESIDE))?) else {
