@@ -3,7 +3,7 @@
 use super::account::Account;
 use super::calibration::{Calibrated, Calibration, Errors, Verdict};
 use super::cost::{CostModel, Stored};
-use super::gain::{FIRST, Gain, Honesty};
+use super::gain::{FIRST, Gain};
 use super::growth::Growth;
 use super::record::{CLASSES, Record};
 use super::search::{Candidate, Load, Market, Way};
@@ -23,8 +23,6 @@ const AGAIN: [u32; 2] = [64, 2048];
 const COMPARE: u32 = 48;
 /// Drafted rounds between two whose trees grow beyond what is of use, to learn what larger ones would gain.
 const WIDE: u64 = 16;
-/// Nodes of a stream that they grow to.
-const WIDE_NODES: usize = 32;
 
 /// Nodes at which streams are compared.
 const USUAL: f64 = 8.0;
@@ -54,8 +52,6 @@ pub struct Plan {
     kind: Kind,
     /// Tokens a second of the best way known; not positive before one is.
     rate: f64,
-    /// Tokens a second that were expected of this very way.
-    expected: f64,
     /// Seconds of a round without nodes.
     plain: f64,
     streams: usize,
@@ -134,9 +130,6 @@ pub struct Allocator {
     options: Options,
     costs: CostModel,
     classes: [Class; CLASSES],
-    /// What was promised after drafting, and what was expected before it, against what came of it.
-    honesty: Honesty,
-    foresight: Honesty,
     account: Account,
     counts: Counts,
     /// Whether drafting is the rule.
@@ -162,8 +155,6 @@ impl Allocator {
             options,
             costs: CostModel::default(),
             classes: Default::default(),
-            honesty: Honesty::default(),
-            foresight: Honesty::default(),
             account: Account::new(options.exploration),
             counts: Counts::default(),
             drafting: false,
@@ -200,7 +191,7 @@ impl Allocator {
         self.counts
     }
 
-    pub fn dbg(&self) -> String { format!("h {:.2} f {:.2} G {:?}", self.honesty.factor(), self.foresight.factor(), self.classes.each_ref().map(|c| (c.gain.expected(8.0), c.gain.spread()))) }
+    pub fn dbg(&self) -> String { format!("{:?}", self.classes.each_ref().map(|c| (c.gain.expected(8.0), c.gain.spread()))) }
     /// Seconds that learning has cost so far.
     pub fn spent(&self) -> f64 {
         self.account.spent()
@@ -219,7 +210,7 @@ impl Allocator {
     /// Decides who drafts.
     pub fn plan(&mut self, load: &Load<'_>) -> Plan {
         let streams = load.streams;
-        let idle = Plan { drafters: 0, reach: 0, kind: Kind::Best, rate: 0.0, expected: 0.0, plain: 0.0, streams };
+        let idle = Plan { drafters: 0, reach: 0, kind: Kind::Best, rate: 0.0, plain: 0.0, streams };
         if self.rounds < WARM || load.candidates.is_empty() {
             return idle;
         }
@@ -237,11 +228,10 @@ impl Allocator {
         let plain_rate = streams as f64 / plain;
         let needed = plain_rate * if self.drafting { 1.0 } else { BETTER };
         let best = market.best().filter(|&(_, rate)| rate > needed);
-        let expected = best.map_or(0.0, |(_, rate)| rate / self.foresight.factor());
         let rate = best.map_or(plain_rate, |(_, rate)| rate);
         let draft = |drafters: usize, kind: Kind| {
             let reach = market.reach(drafters, rate);
-            Plan { drafters, reach, kind, rate, expected: 0.0, plain, streams }
+            Plan { drafters, reach, kind, rate, plain, streams }
         };
         let look = |way: Way| {
             let plan = draft(way.drafters, Kind::Look(Some(way.rows)));
@@ -252,8 +242,7 @@ impl Allocator {
         let promising = || market.promising(rate, affords).map(|(way, _)| look(way));
         let plan = match best {
             Some(_) if self.since >= COMPARE && affords(plain - streams as f64 / rate) => compare,
-            Some((way, _)) => promising()
-                .unwrap_or_else(|| Plan { expected, ..draft(way.drafters, Kind::Best) }),
+            Some((way, _)) => promising().unwrap_or_else(|| draft(way.drafters, Kind::Best)),
             None => {
                 let probe = || market.probe(rate).filter(|&r| affords(r)).map(|_| draft(1, Kind::Look(None)));
                 let refresh = || market.refresh(rate).filter(|&(_, r)| self.since >= self.again && affords(r));
@@ -285,10 +274,10 @@ impl Allocator {
         };
         let first = load.candidates[..drafters].iter().any(|candidate| candidate.record.drafts() < FIRST);
         let wide = first || self.counts.drafted.is_multiple_of(WIDE);
-        let least = drafters * if wide { WIDE_NODES } else { load.depths };
+        let least = if wide { plan.reach } else { drafters * load.depths };
         let floor = drafters * self.options.limits.floor;
         let least = least.max(floor).max(fixed.unwrap_or(0)).min(plan.reach);
-        Growth::new(&market, drafters, floor, [least, plan.reach], self.honesty.factor(), fixed)
+        Growth::new(&market, drafters, floor, [least, plan.reach], fixed)
     }
 
     /// Learns from the tree that was grown of a stream's draft, before it is cut to what is verified.
@@ -310,14 +299,6 @@ impl Allocator {
             self.costs.observe_draft(outcome.drafting, outcome.context, outcome.draft);
         }
         self.costs.observe_verify(outcome.rows, outcome.context, outcome.verify);
-        if plan.drafters > 0 {
-            self.honesty.settle(outcome.promised, outcome.accepted);
-        }
-        if plan.expected > 0.0 {
-            let streams = plan.streams as f64;
-            let tokens = (streams + outcome.accepted) / streams;
-            self.foresight.settle(plan.expected * outcome.seconds() / streams, tokens);
-        }
         let plain = if plan.plain > 0.0 { plan.plain } else { outcome.seconds() };
         match plan.kind {
             Kind::Best => self.account.earn(outcome.seconds(), plain),
@@ -341,7 +322,6 @@ impl Allocator {
 
     fn market<'a>(&'a self, load: Load<'a>) -> Market<'a> {
         let gains = self.classes.each_ref().map(|class| &class.gain);
-        let factors = [self.honesty.factor(), self.foresight.factor()];
-        Market::new(load, &self.costs, gains, factors, self.options.limits)
+        Market::new(load, &self.costs, gains, self.options.limits)
     }
 }

@@ -8,7 +8,7 @@ use crate::tree::{MAX_NODES, Tree};
 const POINTS: usize = 14;
 const _: () = assert!(edge(POINTS - 1) >= MAX_NODES && edge(POINTS - 2) < MAX_NODES);
 /// So many of a stream's first drafts speak for new streams.
-pub(crate) const FIRST: u32 = 4;
+pub(crate) const FIRST: u32 = 2;
 /// Least weight of a draft.
 const WEIGHT: f64 = 1.0 / 12.0;
 /// Nodes at which drafts are compared.
@@ -71,26 +71,5 @@ impl Gain {
         let (x1, y1) = (edge(above) as f64, self.points[above]);
         let (x0, y0) = if above == 0 { (0.0, 0.0) } else { (edge(above - 1) as f64, self.points[above - 1]) };
         Some(y0 + (y1 - y0) * ((nodes - x0) / (x1 - x0)).clamp(0.0, 1.0))
-    }
-}
-
-/// How honest Φ was: tokens that drafts gained and were said to gain; old rounds fade.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Honesty {
-    gained: f64,
-    promised: f64,
-}
-
-impl Honesty {
-    /// A round that promised `promised` tokens beyond those of plain decoding gained `gained`.
-    pub(crate) fn settle(&mut self, promised: f64, gained: f64) {
-        self.promised = 0.98 * self.promised + promised;
-        self.gained = 0.98 * self.gained + gained;
-    }
-
-    /// What a promise of 1 is worth, from what became of earlier ones.
-    pub(crate) fn factor(self) -> f64 {
-        const PRIOR: f64 = 8.0;
-        (self.gained + PRIOR) / (self.promised + PRIOR)
     }
 }

@@ -26,7 +26,6 @@ pub struct Growth {
     /// Nodes that are verified whatever they are worth.
     fixed: Option<usize>,
     streams: f64,
-    honesty: f64,
     /// Seconds by which a gained token lengthens a round: the drafter has to read it.
     read: f64,
     phi: Vec<f64>,
@@ -40,8 +39,7 @@ impl Growth {
         drafters: usize,
         floor: usize,
         [least, most]: [usize; 2],
-        honesty: f64,
-        fixed: Option<usize>,
+            fixed: Option<usize>,
     ) -> Growth {
         let rows = market.load.rows;
         let draft = market.draft_seconds(drafters, 0.0).unwrap_or(0.0);
@@ -53,7 +51,6 @@ impl Growth {
             most,
             fixed,
             streams: market.load.streams as f64,
-            honesty,
             read: market.prices.read(1),
             phi: Vec::with_capacity(most + 1),
             best: (0, 0.0),
@@ -97,7 +94,7 @@ impl Growth {
     /// Judges the stops up to `nodes` nodes; whether the last of them was there.
     fn pass_stops(&mut self, nodes: usize) -> bool {
         while let Some(&stop) = self.stops[..self.count].get(self.next).filter(|stop| stop.nodes <= nodes) {
-            let rate = self.rate(stop, self.honesty * self.phi[stop.nodes]);
+            let rate = self.rate(stop, self.phi[stop.nodes]);
             if rate > self.best.1 {
                 self.best = (stop.nodes, rate);
             }
@@ -109,7 +106,7 @@ impl Growth {
     /// Whether a later stop may be better than the best so far if no later node is worth more than `worth`.
     fn can_win(&self, nodes: usize, worth: f64) -> bool {
         self.stops[self.next..self.count].iter().any(|&stop| {
-            let gained = self.honesty * (self.phi[nodes] + worth * (stop.nodes - nodes) as f64);
+            let gained = (self.phi[nodes] + worth * (stop.nodes - nodes) as f64);
             self.rate(stop, gained) > self.best.1
         })
     }

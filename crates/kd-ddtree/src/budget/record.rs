@@ -56,7 +56,7 @@ impl Record {
 
     /// What its drafts may well be worth, where those of streams differ by `spread`.
     pub(crate) fn hope(&self, spread: f64) -> f64 {
-        self.ratio() + 2.0 * spread / (1.0 + 2.0 * self.weight)
+        self.ratio() + 2.0 * spread / (1.0 + 4.0 * self.weight).sqrt()
     }
 
     /// What its tokens' probabilities have to be multiplied with.

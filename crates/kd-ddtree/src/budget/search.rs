@@ -74,9 +74,6 @@ pub(crate) struct Market<'a> {
     pub(crate) prices: Prices,
     costs: &'a CostModel,
     gains: [&'a Gain; CLASSES],
-    honesty: f64,
-    /// How much more rounds bring than their mean drafts tell, since budgets are chosen after drafting.
-    foresight: f64,
     limits: StreamLimits,
     /// Of one, two, four, … and all candidates.
     crowds: Vec<Crowd>,
@@ -87,7 +84,6 @@ impl<'a> Market<'a> {
         load: Load<'a>,
         costs: &'a CostModel,
         gains: [&'a Gain; CLASSES],
-        [honesty, foresight]: [f64; 2],
         limits: StreamLimits,
     ) -> Self {
         let all = load.candidates.len();
@@ -102,7 +98,7 @@ impl<'a> Market<'a> {
                 crowds.push(crowd);
             }
         }
-        Self { load, prices: costs.prices(load.context), costs, gains, honesty, foresight, limits, crowds }
+        Self { load, prices: costs.prices(load.context), costs, gains, limits, crowds }
     }
 
     /// Seconds of a round without the allocator's nodes. `None` before the first round.
@@ -140,7 +136,7 @@ impl<'a> Market<'a> {
         let hope = |(crowd, way): (&Crowd, Way)| {
             let gained = self.hoped(crowd, way);
             let seconds = self.draft_seconds(way.drafters, gained)? + self.prices.verify(way.rows)?;
-            Some(((), self.foresight * (self.load.streams as f64 + gained) / seconds))
+            Some(((), (self.load.streams as f64 + gained) / seconds))
         };
         let ((), hope) = best(self.known_ways().filter_map(hope))?;
         let left: usize = self.load.candidates.iter().map(|candidate| candidate.left).sum();
@@ -202,7 +198,7 @@ impl<'a> Market<'a> {
         let gained = self.gained(crowd, way, EVIDENCE)?;
         let draft = self.draft_seconds(way.drafters, gained)? + self.backlog(crowd) / PAY_OFF;
         let seconds = draft + self.prices.verify(way.rows)?;
-        Some(self.foresight * (self.load.streams as f64 + gained) / seconds)
+        Some((self.load.streams as f64 + gained) / seconds)
     }
 
     /// Tokens a second that a way may bring beyond what is known: 0 for one that was measured lately. No more rows take
@@ -217,7 +213,7 @@ impl<'a> Market<'a> {
         }
         let draft = self.prices.draft_floor(self.load.drafting + way.drafters);
         let seconds = draft + self.prices.verify_floor(way.rows);
-        self.foresight * (self.load.streams as f64 + self.hoped(crowd, way)) / seconds
+        (self.load.streams as f64 + self.hoped(crowd, way)) / seconds
     }
 
     /// Tokens that the drafts of a way are expected to gain; `None` before `evidence` drafts of such streams were seen.
@@ -227,7 +223,7 @@ impl<'a> Market<'a> {
         for (gain, ratio) in self.gains.iter().zip(crowd.ratios).filter(|(_, ratio)| *ratio > 0.0) {
             sum += ratio * gain.expected(nodes).filter(|_| gain.samples() >= evidence)?;
         }
-        Some((self.honesty * sum).min(full))
+        Some(sum.min(full))
     }
 
     /// Tokens that they may gain: all that they can as long as nothing is known.

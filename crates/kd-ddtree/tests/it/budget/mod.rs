@@ -120,7 +120,11 @@ fn a_first_decrease_does_not_end_the_search() {
         let rate = |policy| {
             let mut sim = Sim::new(TRAP, GOOD, policy);
             sim.run(streams, 500);
-            sim.run(streams, 500)
+            if let Policy::Auto(a) = &sim.policy { println!("TRAP {streams} {:?} {:?}", a.counts(), sim.sizes); }
+            sim.sizes.clear();
+            let r=sim.run(streams, 500);
+            if let Policy::Auto(a) = &sim.policy { println!("TRAP {streams} {:?} {:?} {:?}", a.counts(), sim.sizes, a.costs().store()); }
+            r
         };
         let (auto, best) = (rate(Policy::auto()), rate(Policy::Fixed(64)));
         assert!(auto >= 0.95 * best, "{streams} streams: {auto} tokens/s, {best} at the far end");
