@@ -106,7 +106,7 @@ impl Growth {
     /// Whether a later stop may be better than the best so far if no later node is worth more than `worth`.
     fn can_win(&self, nodes: usize, worth: f64) -> bool {
         self.stops[self.next..self.count].iter().any(|&stop| {
-            let gained = (self.phi[nodes] + worth * (stop.nodes - nodes) as f64);
+            let gained = self.phi[nodes] + worth * (stop.nodes - nodes) as f64;
             self.rate(stop, gained) > self.best.1
         })
     }

@@ -231,10 +231,8 @@ impl<'a> Market<'a> {
         let (nodes, full) = self.shape(way);
         let seen = self.gains.iter().max_by_key(|gain| gain.samples());
         let other = seen.and_then(|gain| gain.expected(nodes));
-        let worth = |(gain, hope): (&&Gain, f64)| {
-            let doubt = 1.0 + 1.0 / f64::from(gain.samples().max(1)).sqrt();
-            gain.expected(nodes).or(other).map_or(full, |gain| hope * doubt * gain)
-        };
+        let worth =
+            |(gain, hope): (&&Gain, f64)| gain.expected(nodes).or(other).map_or(full, |gain| hope * gain);
         let hopes = self.gains.iter().zip(crowd.hopes).filter(|(_, hope)| *hope > 0.0);
         hopes.map(worth).sum::<f64>().min(full)
     }
