@@ -3,7 +3,7 @@
 use super::account::Account;
 use super::calibration::{Calibrated, Calibration, Errors, Verdict};
 use super::cost::{CostModel, Stored};
-use super::gain::{FIRST, Gain};
+use super::gain::Gain;
 use super::growth::Growth;
 use super::record::{CLASSES, Record};
 use super::search::{Candidate, Load, Market, Way};
@@ -21,8 +21,6 @@ const REVIEW: u32 = 8;
 const AGAIN: [u32; 2] = [64, 2048];
 /// Drafted rounds between two plain ones, so that the comparison stays true.
 const COMPARE: u32 = 48;
-/// Drafted rounds between two whose trees grow beyond what is of use, to learn what larger ones would gain.
-const WIDE: u64 = 16;
 
 /// Nodes at which streams are compared.
 const USUAL: f64 = 8.0;
@@ -272,9 +270,7 @@ impl Allocator {
             Kind::Look(Some(rows)) => Some(rows - load.rows),
             _ => None,
         };
-        let first = load.candidates[..drafters].iter().any(|candidate| candidate.record.drafts() < FIRST);
-        let wide = first || self.counts.drafted.is_multiple_of(WIDE);
-        let least = if wide { plan.reach } else { drafters * load.depths };
+        let least = drafters * load.depths;
         let floor = drafters * self.options.limits.floor;
         let least = least.max(floor).max(fixed.unwrap_or(0)).min(plan.reach);
         Growth::new(&market, drafters, floor, [least, plan.reach], fixed)

@@ -7,26 +7,25 @@ use crate::tree::{MAX_NODES, Tree};
 /// Points of the curve: 1, 2, 3, 4, 6, … nodes of a stream.
 const POINTS: usize = 14;
 const _: () = assert!(edge(POINTS - 1) >= MAX_NODES && edge(POINTS - 2) < MAX_NODES);
-/// So many of a stream's first drafts speak for new streams.
-pub(crate) const FIRST: u32 = 2;
-/// Least weight of a draft.
-const WEIGHT: f64 = 1.0 / 12.0;
+/// Drafts of new streams that the curve remembers.
+const MEMORY: f64 = 12.0;
 /// Nodes at which drafts are compared.
 const USUAL: usize = 8;
 /// How much streams differ before any was seen, and what they differ at least, as shares of what they gain.
 const SPREAD: [f64; 2] = [0.5, 0.25];
 
-/// A moving average of Φ over nodes, both per stream: what the first drafts of a stream promise.
+/// A moving average of Φ over nodes, both per stream: what the draft of a new stream promises.
 #[derive(Debug, Clone)]
 pub(crate) struct Gain {
     points: [f64; POINTS],
     samples: u32,
+    weight: f64,
     spread: f64,
 }
 
 impl Default for Gain {
     fn default() -> Self {
-        Self { points: [0.0; POINTS], samples: 0, spread: SPREAD[0] }
+        Self { points: [0.0; POINTS], samples: 0, weight: 0.0, spread: SPREAD[0] }
     }
 }
 
@@ -37,17 +36,23 @@ impl Gain {
         for (row, node) in (1..).zip(tree.nodes()) {
             phi[row] = phi[row - 1] + f64::from(node.score.exp());
         }
-        let at = |nodes: usize| phi[nodes.min(tree.len())];
-        let usual = tree.len().clamp(1, USUAL);
+        let len = tree.len();
+        // Beyond the last node that was taken, nodes are taken to be worth as much less as there are more of them.
+        let last = if len == 0 { 0.0 } else { (phi[len] - phi[len - 1]) * len as f64 };
+        let at = |nodes: usize| {
+            if nodes <= len { phi[nodes] } else { phi[len] + last * (nodes as f64 / len.max(1) as f64).ln() }
+        };
+        let usual = len.clamp(1, USUAL);
         let expected = self.expected(usual as f64).filter(|&gain| gain > 0.0);
         let worth = expected.map_or(1.0, |expected| at(usual) / expected);
-        if record.drafts() < FIRST {
-            self.samples = self.samples.saturating_add(1);
-            let weight = f64::max(1.0 / f64::from(self.samples), WEIGHT);
-            self.spread += weight * ((worth - 1.0).abs() - self.spread);
-            for (i, point) in self.points.iter_mut().enumerate() {
-                *point += weight * (at(edge(i)) - *point);
-            }
+        // A stream's later drafts say ever less of other streams.
+        let weight = 1.0 / (1.0 + f64::from(record.drafts()) / 2.0);
+        self.weight += weight - weight * self.weight / MEMORY;
+        let share = weight / self.weight;
+        self.samples = self.samples.saturating_add(1);
+        self.spread += share * ((worth - 1.0).abs() - self.spread);
+        for (i, point) in self.points.iter_mut().enumerate() {
+            *point += share * (at(edge(i)) - *point);
         }
         record.drafted(worth);
     }

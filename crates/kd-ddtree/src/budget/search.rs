@@ -162,7 +162,7 @@ impl<'a> Market<'a> {
         let could = |rows: &usize| all > rate * (draft + self.prices.verify_floor(*rows));
         let largest = self.edges(most).filter(could).last().unwrap_or(0);
         // Enough to learn what small trees gain.
-        let least = (self.load.rows + 32 * drafters).min(most);
+        let least = (self.load.rows + self.load.depths * drafters).min(most);
         largest.max(least) - self.load.rows
     }
 

@@ -241,6 +241,13 @@ fn near_the_best_on_every_prompt(what: &str, machine: Machine) {
     const REPEAT: usize = 7;
     let mut sims: Vec<Sim> = FIXED.map(|nodes| Sim::new(machine, GOOD, Policy::Fixed(nodes))).into();
     sims.push(Sim::new(machine, GOOD, Policy::auto()));
+    // As the measurement does, one answer goes before.
+    for streams in [1, 4, 16] {
+        for sim in &mut sims {
+            sim.drafts = prompts()[0][0];
+            sim.answer(streams, 128, 0.0);
+        }
+    }
     let (mut least, mut failed) = ((f64::MAX, f64::MAX), Vec::new());
     for (at, laws) in prompts().into_iter().enumerate() {
         for streams in [1, 4, 16] {
