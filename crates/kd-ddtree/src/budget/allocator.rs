@@ -15,6 +15,8 @@ use crate::tree::{MAX_NODES, Tree};
 const WARM: u32 = 4;
 /// How much better than plain decoding drafting must look to become the rule.
 const BETTER: f64 = 1.03;
+/// How much better it must look to remain the rule.
+const STILL: f64 = 1.01;
 /// Rounds between two reviews while plain decoding is the rule.
 const REVIEW: u32 = 8;
 /// Rounds after which the other way is looked at again: at first, and at most.
@@ -224,7 +226,7 @@ impl Allocator {
             return idle;
         };
         let plain_rate = streams as f64 / plain;
-        let needed = plain_rate * if self.drafting { 1.0 } else { BETTER };
+        let needed = plain_rate * if self.drafting { STILL } else { BETTER };
         let best = market.best().filter(|&(_, rate)| rate > needed);
         let rate = best.map_or(plain_rate, |(_, rate)| rate);
         let draft = |drafters: usize, kind: Kind| {
@@ -299,7 +301,9 @@ impl Allocator {
         match plan.kind {
             Kind::Best => self.account.earn(outcome.seconds(), plain),
             Kind::Look(_) => {
-                let tokens = plan.streams as f64 + outcome.accepted;
+                // What a few streams gain shortens nothing for those that wait for the others.
+                let gained = if plan.drafters < plan.streams { 0.0 } else { outcome.accepted };
+                let tokens = plan.streams as f64 + gained;
                 self.account.spend(outcome.seconds() - tokens / plan.rate, plain);
             }
         }

@@ -84,20 +84,32 @@ impl Curve {
     /// carried over to this one.
     pub(crate) fn line(&self, context: usize, tempo: f64) -> Line {
         let context = context_bucket(context);
-        let carried = self.cells.iter().filter_map(|contexts| self.carried(contexts, context));
-        let mut points: Vec<(f64, f64)> = carried.map(|(size, log)| (size, (log + tempo).exp())).collect();
-        points.dedup_by(|b, a| b.0 <= a.0);
+        let mut points: Vec<(f64, f64)> = Vec::new();
+        for cell in self.cells.iter().filter_map(|contexts| self.carried(contexts, context)) {
+            let mut seconds = (cell.log + tempo).exp();
+            let Some(&(size, smaller)) = points.last() else {
+                points.push((cell.size, seconds));
+                continue;
+            };
+            // No row takes longer in a larger pass: a single measurement that says so met something else.
+            if cell.samples == 1 {
+                seconds = seconds.min(smaller * cell.size / size);
+            }
+            if cell.size > size {
+                points.push((cell.size, seconds));
+            }
+        }
         Line(points)
     }
 
-    /// Mean size and logarithm of the seconds of a bucket in this context, or from the nearest one, as much slower as other sizes are here than there.
-    fn carried(&self, contexts: &[Cell; CONTEXTS], context: usize) -> Option<(f64, f64)> {
+    /// A bucket in this context, or from the nearest one, as much slower as other sizes are here than there.
+    fn carried(&self, contexts: &[Cell; CONTEXTS], context: usize) -> Option<Cell> {
         let nearest = (0..CONTEXTS)
             .filter(|&other| contexts[other].samples > 0)
             .min_by_key(|&other| other.abs_diff(context))?;
         let cell = contexts[nearest];
         let growth = if nearest == context { 0.0 } else { self.growth(nearest, context) };
-        Some((cell.size, cell.log + growth))
+        Some(Cell { log: cell.log + growth, ..cell })
     }
 
     /// Logarithm of how much longer a pass takes in context `to` than in `from`: the mean over sizes seen in both.

@@ -117,15 +117,17 @@ impl<'a> Market<'a> {
     }
 
     /// The way that was not measured lately and may bring most beyond `rate` for what a look at it is expected to cost,
-    /// and these costs in seconds. The first look of all is the cheapest one.
+    /// and these costs in seconds. The first look of all is at the chain of one stream.
     pub(crate) fn promising(&self, rate: f64, affords: impl Fn(f64) -> bool) -> Option<(Way, f64)> {
         let round = self.load.streams as f64 / rate;
         let known = self.gains.iter().any(|gain| gain.samples() > 0);
+        let chain = self.load.rows + self.load.depths;
         let looks = self.ways().filter_map(|(crowd, way)| {
             let most = self.most(crowd, way) / rate;
             let regret = self.regret(crowd, way, rate);
-            let worth = if known { (most - 1.0) / regret.max(round / 4.0) } else { -regret };
-            (most > PROMISING && regret < ROOM * round).then_some(((way, regret), worth))
+            let worth = if known { (most - 1.0) / regret.max(round / 4.0) } else { -(chain.abs_diff(way.rows) as f64) };
+            let may = most > PROMISING && regret < ROOM * round && (known || way.drafters == 1);
+            may.then_some(((way, regret), worth))
         });
         best(looks).map(|(look, _)| look).filter(|&(_, regret)| affords(regret))
     }
