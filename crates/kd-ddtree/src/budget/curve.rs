@@ -17,6 +17,8 @@ struct Cell {
     /// Mean size of what was observed, since a bucket is wider than one size.
     size: f64,
     samples: u32,
+    /// How much slower than known the last observation was, as a logarithm.
+    surprise: f64,
     /// Number of the curve's observation that was the last one here.
     seen: u64,
 }
@@ -51,8 +53,10 @@ impl Curve {
             2 | 3 => cell.log = cell.log.min(log),
             // The tempo follows the cells that are seen all the time; they themselves move slowly beside it.
             _ if settled && gap <= STALE => cell.log += surprise / 50.0,
-            _ => cell.log += surprise / 3.0,
+            // A cell that is seen now and then cannot tell a disturbance from a change until it is seen again.
+            _ => cell.log += surprise.min(cell.surprise.max(0.0)) / 3.0,
         }
+        cell.surprise = surprise;
         cell.size += (size as f64 - cell.size) / 8.0;
         (settled && gap <= STALE).then_some(surprise)
     }
@@ -60,7 +64,7 @@ impl Curve {
     /// Takes over what another process measured: as a cell of a few observations.
     pub(crate) fn seed(&mut self, size: usize, context: usize, log: f64) {
         self.cells[bucket(size)][context_bucket(context)] =
-            Cell { log, size: size as f64, samples: SETTLED, seen: self.observed };
+            Cell { log, size: size as f64, samples: SETTLED, surprise: 0.0, seen: self.observed };
     }
 
     /// Observations at this size and context.
