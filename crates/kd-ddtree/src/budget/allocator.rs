@@ -191,7 +191,6 @@ impl Allocator {
         self.counts
     }
 
-    pub fn dbg(&self) -> String { format!("{:?}", self.classes.each_ref().map(|c| (c.gain.expected(8.0), c.gain.spread()))) }
     /// Seconds that learning has cost so far.
     pub fn spent(&self) -> f64 {
         self.account.spent()
@@ -245,7 +244,8 @@ impl Allocator {
             Some((way, _)) => promising().unwrap_or_else(|| draft(way.drafters, Kind::Best)),
             None => {
                 let probe = || market.probe(rate).filter(|&r| affords(r)).map(|_| draft(1, Kind::Look(None)));
-                let refresh = || market.refresh(rate).filter(|&(_, r)| self.since >= self.again && affords(r));
+                let refresh =
+                    || market.refresh(rate).filter(|&(_, r)| self.since >= self.again && affords(r));
                 let other = || probe().or_else(|| refresh().map(|(way, _)| look(way)));
                 promising().or_else(other).unwrap_or(Plan { rate, plain, ..idle })
             }
@@ -304,7 +304,12 @@ impl Allocator {
                 // What a few streams gain shortens nothing for those that wait for the others.
                 let gained = if plan.drafters < plan.streams { 0.0 } else { outcome.accepted };
                 let tokens = plan.streams as f64 + gained;
-                self.account.spend(outcome.seconds() - tokens / plan.rate, plain);
+                // A disturbance would have come anyway: what a look costs is what such a round takes.
+                let prices = self.costs.prices(outcome.context);
+                let verify = prices.verify(outcome.rows).unwrap_or(outcome.verify);
+                let draft = prices.draft(outcome.drafting).unwrap_or(outcome.draft);
+                let usual = prices.read(outcome.read_tokens) + draft + verify;
+                self.account.spend(outcome.seconds().min(usual) - tokens / plan.rate, plain);
             }
         }
         let count = match (plan.kind, plan.drafters) {

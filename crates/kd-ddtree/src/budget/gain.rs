@@ -12,7 +12,7 @@ const MEMORY: f64 = 12.0;
 /// Nodes at which drafts are compared.
 const USUAL: usize = 8;
 /// How much streams differ before any was seen, and what they differ at least, as shares of what they gain.
-const SPREAD: [f64; 2] = [0.5, 0.25];
+const SPREAD: [f64; 2] = [0.5, 0.35];
 
 /// A moving average of Φ over nodes, both per stream: what the draft of a new stream promises.
 #[derive(Debug, Clone)]

@@ -39,7 +39,7 @@ impl Growth {
         drafters: usize,
         floor: usize,
         [least, most]: [usize; 2],
-            fixed: Option<usize>,
+        fixed: Option<usize>,
     ) -> Growth {
         let rows = market.load.rows;
         let draft = market.draft_seconds(drafters, 0.0).unwrap_or(0.0);

@@ -125,7 +125,11 @@ impl<'a> Market<'a> {
         let looks = self.ways().filter_map(|(crowd, way)| {
             let most = self.most(crowd, way) / rate;
             let regret = self.regret(crowd, way, rate);
-            let worth = if known { (most - 1.0) / regret.max(round / 4.0) } else { -(chain.abs_diff(way.rows) as f64) };
+            let worth = if known {
+                (most - 1.0) / regret.max(round / 4.0)
+            } else {
+                -(chain.abs_diff(way.rows) as f64)
+            };
             let may = most > PROMISING && regret < ROOM * round && (known || way.drafters == 1);
             may.then_some(((way, regret), worth))
         });

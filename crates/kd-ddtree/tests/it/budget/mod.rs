@@ -120,11 +120,7 @@ fn a_first_decrease_does_not_end_the_search() {
         let rate = |policy| {
             let mut sim = Sim::new(TRAP, GOOD, policy);
             sim.run(streams, 500);
-            if let Policy::Auto(a) = &sim.policy { println!("TRAP {streams} {:?} {:?}", a.counts(), sim.sizes); }
-            sim.sizes.clear();
-            let r=sim.run(streams, 500);
-            if let Policy::Auto(a) = &sim.policy { println!("TRAP {streams} {:?} {:?} {:?}", a.counts(), sim.sizes, a.costs().store()); }
-            r
+            sim.run(streams, 500)
         };
         let (auto, best) = (rate(Policy::auto()), rate(Policy::Fixed(64)));
         assert!(auto >= 0.95 * best, "{streams} streams: {auto} tokens/s, {best} at the far end");
@@ -260,10 +256,10 @@ fn near_the_best_on_every_prompt(what: &str, machine: Machine) {
                 let (&auto, fixed) = rates.split_last().expect("all policies");
                 let best = fixed.iter().copied().fold(0.0, f64::max);
                 let of = (auto / fixed[0], auto / best);
-                if let Policy::Auto(a) = &sims.last().unwrap().policy {
-                    println!("DBG {:?} spent {:.2} {}", a.counts(), 1e3 * a.spent(), a.dbg());
-                }
-                println!("{what}, prompt {at}, {streams} streams, T={temperature}: {:.3} {:.3} {rates:.0?}", of.0, of.1);
+                println!(
+                    "{what}, prompt {at}, {streams} streams, T={temperature}: {:.3} {:.3} {rates:.0?}",
+                    of.0, of.1
+                );
                 least = (f64::min(least.0, of.0), f64::min(least.1, of.1));
                 if of.0 < 0.97 || of.1 < 0.95 {
                     failed.push((at, streams, temperature, of));

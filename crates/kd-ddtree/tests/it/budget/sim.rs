@@ -199,10 +199,8 @@ impl Sim {
                 };
                 let decided = allocator.plan(&load);
                 let drafters: Vec<usize> = candidates[..decided.drafters].iter().map(|c| c.id).collect();
-                let mut scorers: Vec<Calibrated<'_>> = drafters
-                    .iter()
-                    .map(|&s| allocator.scorer(&self.streams[s].record, &all[s]))
-                    .collect();
+                let mut scorers: Vec<Calibrated<'_>> =
+                    drafters.iter().map(|&s| allocator.scorer(&self.streams[s].record, &all[s])).collect();
                 let limits = vec![allocator.options().limits; drafters.len()];
                 if !drafters.is_empty() {
                     let mut growth = allocator.growth(&decided, &load);
@@ -259,9 +257,6 @@ impl Sim {
             accepted: accepted as f64,
         };
         if let (Policy::Auto(allocator), Some(plan)) = (&mut self.policy, plan) {
-            if std::env::var("DBGP").is_ok() && plan.drafters > 0 {
-                println!("  {} {:?} rows {} promised {:.2} accepted {} s {:.4} spent {:.4}", self.rounds, plan, rows, promised, accepted, outcome.seconds(), allocator.spent());
-            }
             allocator.observe(&plan, &outcome);
         }
         self.tokens += (streams + accepted) as f64;
