@@ -14,7 +14,7 @@ use crate::tree::{MAX_NODES, Tree};
 /// Rounds without nodes before anything else is thought of.
 const WARM: u32 = 4;
 /// How much better than plain decoding drafting must look to become the rule.
-const BETTER: f64 = 1.03;
+const BETTER: f64 = 1.02;
 /// How much better it must look to remain the rule.
 const STILL: f64 = 1.01;
 /// Rounds between two reviews while plain decoding is the rule.

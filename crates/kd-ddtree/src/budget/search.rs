@@ -130,10 +130,11 @@ impl<'a> Market<'a> {
             } else {
                 -(chain.abs_diff(way.rows) as f64)
             };
-            let may = most > PROMISING && regret < ROOM * round && (known || way.drafters == 1);
+            let may =
+                most > PROMISING && regret < ROOM * round && (known || way.drafters == 1) && affords(regret);
             may.then_some(((way, regret), worth))
         });
-        best(looks).map(|(look, _)| look).filter(|&(_, regret)| affords(regret))
+        best(looks).map(|(look, _)| look)
     }
 
     /// Seconds that a draft of the first candidate alone costs, which is verified only if it then pays; `None` unless what
