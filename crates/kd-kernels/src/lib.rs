@@ -16,6 +16,7 @@ mod graph;
 #[rustfmt::skip]
 mod generated;
 mod launch;
+mod partials;
 pub mod probe;
 mod profile;
 pub mod ranks;
@@ -34,9 +35,13 @@ pub use launch::{
     Blocks, Choice, Int4Ref, Kernels, LoadedUnit, Product, Selection, Source, TensorMut, TensorRef, Units,
     arith,
 };
+pub use partials::Partials;
 pub use profile::{Drafter, Profile};
 pub use search::Search;
 pub use staging::Staging;
+
+/// Tokens of the vocabulary in a tile that `lm_head` describes.
+pub const HEAD_TILE: usize = 80;
 
 /// A launcher that uses every clause of the language must compile, though no kernel of a release does yet.
 #[cfg(test)]

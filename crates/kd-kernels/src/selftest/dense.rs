@@ -12,7 +12,7 @@ use super::{
 };
 use crate::bundle::Row;
 use crate::families::dense;
-use crate::{Choice, Device, KernelError, Kernels, Stream, TensorRef};
+use crate::{Choice, Device, KernelError, Kernels, Partials, Stream, TensorRef};
 
 /// Output features by K: projections of K2.6 at eight ranks and at one. Others take [`NARROW`].
 const WIDTHS: [(usize, usize); 5] = [(7168, 2112), (1536, 1536), (1024, 7168), (2304, 7168), (8192, 7168)];
@@ -44,6 +44,10 @@ pub(super) fn check(
             let what = format!("byte {byte} of `y` is another than in the first variant of this K");
             return Err(Failure::Wrong { unit: subject.unit, rows: most, what });
         }
+        if !memory.partials.settled(&subject.stream)? {
+            let what = "`arrived` is not zero again".to_owned();
+            return Err(Failure::Wrong { unit: subject.unit, rows: most, what });
+        }
     }
     Ok(outcomes)
 }
@@ -66,6 +70,7 @@ struct Memory {
     rows: usize,
     x: CudaSlice<bf16>,
     y: Output<bf16>,
+    partials: Partials,
     /// The copy of the weights that the next launch takes.
     copy: usize,
 }
@@ -122,7 +127,8 @@ impl Subject for Dense {
     fn memory(&self, order: &[usize]) -> Result<Memory, KernelError> {
         let (stream, rows) = (&self.stream, order.len());
         let x = upload(stream, &gather(&self.x, self.k, order))?;
-        Ok(Memory { rows, x, y: Output::poisoned(stream, rows, self.n)?, copy: 0 })
+        let (y, partials) = (Output::poisoned(stream, rows, self.n)?, Partials::new(stream, rows, self.n)?);
+        Ok(Memory { rows, x, y, partials, copy: 0 })
     }
 
     fn launch(&self, memory: &mut Memory) -> Result<(), KernelError> {
@@ -131,7 +137,8 @@ impl Subject for Dense {
         let weights = &self.weights[memory.copy % self.weights.len()];
         let w = TensorRef::new(stream, weights.as_view(), [self.n, self.k])?;
         memory.copy += 1;
-        let args = dense::Args { x, w, y: memory.y.tensor(stream, shape)? };
+        let (parts, arrived) = memory.partials.operands(stream, self.n)?;
+        let args = dense::Args { x, w, y: memory.y.tensor(stream, shape)?, parts, arrived };
         self.kernel.launch(stream, Choice::Forced(&self.variant), args).map(drop)
     }
 

@@ -4,7 +4,7 @@ use kd_kernels::families::{
     absorb_query, absorb_value, add_rms_norm, commit, dense, embed, gather_taps, lm_head, lm_head_top_k,
     mla_inputs, query_rope, rms_norm, router, silu_mul, tree_mla, tree_mla_merge,
 };
-use kd_kernels::{Choice, KernelError, Kernels, Stream, TensorMut, TensorRef};
+use kd_kernels::{Choice, KernelError, Kernels, Partials, Stream, TensorMut, TensorRef};
 use kd_moe::gpu::ExpertKernels;
 
 use half::bf16;
@@ -94,13 +94,14 @@ impl Products {
         Ok(products)
     }
 
-    /// `y = x Wᵀ`. A row's bits depend on that row alone.
+    /// `y = x Wᵀ`. A row's bits depend on that row alone. Launches that share `partials` follow each other.
     ///
     /// # Errors
     /// A width that was not loaded, operands of other sizes, a refused launch.
     pub fn launch(
         &self,
         stream: &Stream,
+        partials: &mut Partials,
         x: TensorRef<'_, bf16, 2>,
         w: TensorRef<'_, bf16, 2>,
         y: TensorMut<'_, bf16, 2>,
@@ -110,7 +111,8 @@ impl Products {
             shape: x.shape().to_vec(),
             what: "no product of this width was loaded".to_owned(),
         })?;
-        product.launch(stream, Choice::Auto, dense::Args { x, w, y }).map(drop)
+        let (parts, arrived) = partials.operands(stream, w.shape()[0])?;
+        product.launch(stream, Choice::Auto, dense::Args { x, w, y, parts, arrived }).map(drop)
     }
 
     fn of(&self, width: usize) -> Option<&dense::Dense> {
@@ -132,12 +134,13 @@ impl Multiply<'_> {
     pub(crate) fn launch(
         &self,
         stream: &Stream,
+        partials: &mut Partials,
         x: TensorRef<'_, bf16, 2>,
         w: TensorRef<'_, bf16, 2>,
         mut y: TensorMut<'_, bf16, 2>,
     ) -> Result<(), KernelError> {
         match self {
-            Self::Own(products) => products.launch(stream, x, w, y),
+            Self::Own(products) => products.launch(stream, partials, x, w, y),
             Self::Library(products) => products.of(w.shape())?.launch(stream, &x, &w, &mut y),
         }
     }

@@ -64,7 +64,7 @@ impl Pass<'_> {
         let (dims, a, count) = (&target.dims, &target.dims.attention, *count);
         let x = head(stream, &rows.normed, [count, dims.hidden])?;
         let joint = head_mut(stream, &mut rows.joint, [count, dims.joint()])?;
-        products.launch(stream, x, layer.joint.tensor(stream)?, joint)?;
+        products.launch(stream, &mut rows.partials, x, layer.joint.tensor(stream)?, joint)?;
         let args = mla_inputs::Args {
             x: head(stream, &rows.joint, [count, dims.joint()])?,
             q_gain: head(stream, &layer.q_norm, [dims.q_rank])?,
@@ -79,7 +79,7 @@ impl Pass<'_> {
         target.kernels.mla_inputs.launch(stream, Choice::Auto, args)?;
         let low = head(stream, &rows.low, [count, dims.q_rank])?;
         let queries = head_mut(stream, &mut rows.queries, [count, dims.queries()])?;
-        Ok(products.launch(stream, low, layer.q_b.tensor(stream)?, queries)?)
+        Ok(products.launch(stream, &mut rows.partials, low, layer.q_b.tensor(stream)?, queries)?)
     }
 
     /// The values of all heads to what is added to the residual stream.
@@ -87,7 +87,7 @@ impl Pass<'_> {
         let Self { stream, target, rows, count, products, .. } = self;
         let values = head(stream, &rows.values, [*count, target.dims.values()])?;
         let out = head_mut(stream, &mut rows.parts, [*count, target.dims.hidden])?;
-        Ok(products.launch(stream, values, layer.output.tensor(stream)?, out)?)
+        Ok(products.launch(stream, &mut rows.partials, values, layer.output.tensor(stream)?, out)?)
     }
 
     /// What follows attention in layer `index`: residual and norm, feed-forward, residual, the norm of what comes next, and
@@ -132,7 +132,7 @@ impl Pass<'_> {
         let (count, hidden, width) = (*count, target.dims.hidden, mlp.down.cols);
         let x = head(stream, &rows.normed, [count, hidden])?;
         let gate_up = head_mut(stream, &mut rows.gate_up, [count, 2 * width])?;
-        products.launch(stream, x, mlp.gate_up.tensor(stream)?, gate_up)?;
+        products.launch(stream, &mut rows.partials, x, mlp.gate_up.tensor(stream)?, gate_up)?;
         let args = silu_mul::Args {
             gate_up: head(stream, &rows.gate_up, [count, 2 * width])?,
             y: head_mut(stream, &mut rows.gated, [count, width])?,
@@ -140,7 +140,7 @@ impl Pass<'_> {
         gate.launch(stream, Choice::Auto, args)?;
         let gated = head(stream, &rows.gated, [count, width])?;
         let out = head_mut(stream, &mut rows.parts, [count, hidden])?;
-        Ok(products.launch(stream, gated, mlp.down.tensor(stream)?, out)?)
+        Ok(products.launch(stream, &mut rows.partials, gated, mlp.down.tensor(stream)?, out)?)
     }
 
     /// Each row's experts; padding has none.

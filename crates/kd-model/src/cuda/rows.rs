@@ -1,13 +1,16 @@
 //! The memory of rows on their way through the layers, shared by tree passes and prompt chunks.
 
 use half::bf16;
-use kd_kernels::{CudaSlice, CudaView, Fork, KernelError, Stream};
+use kd_kernels::{CudaSlice, CudaView, Fork, KernelError, Partials, Stream};
 use kd_moe::gpu::{Plan, Scratch};
 use kd_tensor::Matrix;
 
 use super::error::within;
 use super::memory::{download, zeros};
 use super::{CudaError, Dims};
+
+/// Most rows of a product that spreads K over CTAs: with more there are enough tiles without.
+pub(crate) const SPLIT_ROWS: usize = 64;
 
 /// Activations of up to `limit` rows.
 #[derive(Debug)]
@@ -35,6 +38,8 @@ pub(crate) struct RowState {
     /// `[rows, 2 · width]` and `[rows, width]` of the wider MLP.
     pub(crate) gate_up: CudaSlice<bf16>,
     pub(crate) gated: CudaSlice<bf16>,
+    /// Of all products: the side stream has one only where the main one has none.
+    pub(crate) partials: Partials,
     pub(crate) routing: RoutingState,
     pub(crate) experts: Scratch,
     /// `[taps, rows, hidden]`
@@ -81,6 +86,7 @@ impl RowState {
             room: zeros!(stream, if exchanged > 1 { 2 * exchanged * rows * hidden } else { 1 })?,
             gate_up: zeros!(stream, rows * 2 * dims.widest())?,
             gated: zeros!(stream, rows * dims.widest())?,
+            partials: Partials::new(stream, rows.min(SPLIT_ROWS), hidden)?,
             routing: RoutingState {
                 scores: zeros!(stream, rows * dims.experts.experts)?,
                 ids: zeros!(stream, rows * dims.experts.top_k)?,
@@ -106,7 +112,8 @@ impl RowState {
             + dims.values()
             + 3 * dims.widest();
         let words = dims.experts.experts + 2 * dims.experts.top_k + 1;
-        Ok(rows * (2 * halves + 4 * words) + Plan::new(dims.experts, rows)?.bytes()?)
+        let partials = Partials::bytes(rows.min(SPLIT_ROWS), dims.hidden);
+        Ok(rows * (2 * halves + 4 * words) + partials + Plan::new(dims.experts, rows)?.bytes()?)
     }
 
     pub(crate) fn download_hidden(&self, stream: &Stream, rows: usize) -> Result<Matrix, CudaError> {

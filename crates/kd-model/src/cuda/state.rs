@@ -3,7 +3,7 @@
 use half::bf16;
 use kd_attn::{Leaves, PAGE_TOKENS};
 use kd_kernels::selftest::upload;
-use kd_kernels::{CudaSlice, CudaView, KernelError, Stream};
+use kd_kernels::{CudaSlice, CudaView, HEAD_TILE, KernelError, Stream};
 use kd_tensor::Matrix;
 
 use super::error::within;
@@ -48,7 +48,7 @@ pub(crate) struct HeadState {
     pub(crate) x: CudaSlice<bf16>,
     /// `[rows, vocab]`
     pub(crate) logits: CudaSlice<f32>,
-    /// `[rows, ceil(vocab / 128), 4]`
+    /// `[rows, ceil(vocab / 80), 4]`
     pub(crate) tiles: CudaSlice<f32>,
     /// `[rows, 64]`
     pub(crate) tokens: CudaSlice<i32>,
@@ -87,7 +87,7 @@ impl PassState {
             head: HeadState {
                 x: zeros!(stream, rows * dims.hidden)?,
                 logits: zeros!(stream, rows * dims.vocab)?,
-                tiles: zeros!(stream, rows * dims.vocab.div_ceil(128) * 4)?,
+                tiles: zeros!(stream, rows * dims.vocab.div_ceil(HEAD_TILE) * 4)?,
                 tokens: zeros!(stream, rows * TOP)?,
                 values: zeros!(stream, rows * TOP)?,
                 stats: zeros!(stream, rows * 2)?,
@@ -187,7 +187,7 @@ impl Limits {
     pub fn bytes(&self, dims: &Dims, taps: usize) -> Result<usize, CudaError> {
         let (a, width) = (&dims.attention, dims.attention.cache_width());
         let halves = dims.hidden + a.heads * (width + a.latent) + dims.layers * width;
-        let words = dims.vocab + 4 * dims.vocab.div_ceil(128) + 2 * TOP + 3;
+        let words = dims.vocab + 4 * dims.vocab.div_ceil(HEAD_TILE) + 2 * TOP + 3;
         let pages = dims.layers * self.pages * PAGE_TOKENS * width;
         let partial = self.partial_rows(dims) * (a.latent + 2) + self.positions() * a.rope;
         Ok(RowState::bytes(dims, self.rows, taps)?
