@@ -1,16 +1,12 @@
 //! Products with bf16 weights, for few rows by one family and for many by another.
 
-use cudarc::driver::CudaSlice;
 use half::bf16;
 
 use crate::families::{dense, dense_many};
-use crate::{Choice, KernelError, Kernels, LoadedUnit, Selection, Stream, TensorMut, TensorRef};
+use crate::{
+    Choice, DenseScratch, KernelError, Kernels, LoadedUnit, Selection, Stream, TensorMut, TensorRef,
+};
 
-/// CTAs that [`DenseScratch`] is for: two on each SM of the largest device.
-const CTAS: usize = 2 * 192;
-/// Sums and counters of a CTA (the declaration of `dense_many`).
-const SUMS: usize = 67_584;
-const COUNTERS: usize = 4;
 /// Up to so many rows `dense` alone is used.
 const FEW: i64 = 132;
 
@@ -19,47 +15,6 @@ const FEW: i64 = 132;
 pub struct DenseProduct {
     few: dense::Dense,
     many: Option<dense_many::DenseMany>,
-}
-
-/// Scratch of products of many rows; launches that may run at the same time need their own.
-#[derive(Debug)]
-pub struct DenseScratch {
-    partial: CudaSlice<f32>,
-    /// Zero between launches.
-    arrived: CudaSlice<i32>,
-}
-
-impl DenseScratch {
-    /// Bytes of [`DenseScratch::new`].
-    pub const BYTES: usize = CTAS * 4 * (SUMS + COUNTERS);
-
-    /// Whether products of up to `rows` rows use it.
-    pub fn helps(rows: usize) -> bool {
-        int(rows) > FEW
-    }
-
-    /// Allocates it.
-    ///
-    /// # Errors
-    /// Too little memory.
-    pub fn new(stream: &Stream) -> Result<Self, KernelError> {
-        let failed = |error| KernelError::driver("allocating the scratch of products", error);
-        Ok(Self {
-            partial: stream.cuda().alloc_zeros(CTAS * SUMS).map_err(failed)?,
-            arrived: stream.cuda().alloc_zeros(CTAS * COUNTERS).map_err(failed)?,
-        })
-    }
-
-    /// Sums and counters as operands.
-    pub(crate) fn tensors(
-        &mut self,
-        stream: &Stream,
-    ) -> Result<(TensorMut<'_, f32, 1>, TensorMut<'_, i32, 1>), KernelError> {
-        Ok((
-            TensorMut::new(stream, self.partial.as_view_mut(), [CTAS * SUMS])?,
-            TensorMut::new(stream, self.arrived.as_view_mut(), [CTAS * COUNTERS])?,
-        ))
-    }
 }
 
 impl DenseProduct {
@@ -80,26 +35,33 @@ impl DenseProduct {
         Ok(Self { few: dense::Dense::load(kernels, dense::Dims { k: int(k) })?, many: None })
     }
 
-    /// `y = x Wᵀ`; without scratch by the kernels for few rows, however many there are.
+    /// `y = x Wᵀ`; by the kernels for few rows where `scratch` has no part for many. Launches that share `scratch` follow each
+    /// other.
     ///
     /// # Errors
     /// Operands of other sizes, a refused launch.
     pub fn launch(
         &self,
         stream: &Stream,
+        scratch: &mut DenseScratch,
         x: TensorRef<'_, bf16, 2>,
         w: TensorRef<'_, bf16, 2>,
         y: TensorMut<'_, bf16, 2>,
-        scratch: Option<&mut DenseScratch>,
     ) -> Result<Selection, KernelError> {
         let (m, n, k) = (x.dim(0), w.dim(0), w.dim(1));
-        let (Some(many), Some(scratch), true) = (&self.many, scratch, worth_many(m, n, k)) else {
-            return self.few.launch(stream, Choice::Auto, dense::Args { x, w, y });
+        let (Some(many), Some(runs), true) = (&self.many, &mut scratch.many, worth_many(m, n, k)) else {
+            let (parts, arrived) = scratch.few.operands(stream, w.shape()[0])?;
+            return self.few.launch(stream, Choice::Auto, dense::Args { x, w, y, parts, arrived });
         };
         let cost = |unit: &&LoadedUnit| steps(unit, m, n, stream.sms());
         let best = many.units().iter().min_by_key(cost).map_or("", LoadedUnit::variant);
-        let (partial, arrived) = scratch.tensors(stream)?;
+        let (partial, arrived) = runs.operands(stream)?;
         many.launch(stream, Choice::Forced(best), dense_many::Args { x, w, partial, arrived, y })
+    }
+
+    /// Whether passes of up to `rows` rows may use the kernels for many.
+    pub(crate) fn has_many(rows: usize) -> bool {
+        int(rows) > FEW
     }
 }
 

@@ -10,6 +10,7 @@
 pub mod bench;
 pub mod bundle;
 mod dense;
+mod dense_scratch;
 mod device;
 mod error;
 mod fork;
@@ -27,7 +28,8 @@ pub mod testing;
 
 pub use bundle::Bundle;
 pub use cudarc::driver::{CudaSlice, CudaView, CudaViewMut, DeviceRepr, DriverError};
-pub use dense::{DenseProduct, DenseScratch};
+pub use dense::DenseProduct;
+pub use dense_scratch::DenseScratch;
 pub use device::{Device, Stream, driver_version};
 pub use error::KernelError;
 pub use fork::Fork;
@@ -39,6 +41,9 @@ pub use launch::{
 pub use profile::{Drafter, Profile};
 pub use search::Search;
 pub use staging::Staging;
+
+/// Tokens of the vocabulary in a tile that `lm_head` describes.
+pub const HEAD_TILE: usize = 80;
 
 /// A launcher that uses every clause of the language must compile, though no kernel of a release does yet.
 #[cfg(test)]

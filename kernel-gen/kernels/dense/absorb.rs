@@ -4,7 +4,7 @@ family! { absorb_query, template "dense/absorb.cuh";
   dims    { HEADS = heads / tp, K = nope_dim, N = kv_lora_rank, ROPE = rope_dim }
   variant n8  { MT = 1, NT = 1, WR = 4, WT = 1, FEEDERS = 1 } prefer M <= 64
   variant n64 { MT = 2, NT = 8, WR = 4, WT = 1, FEEDERS = 2 }
-  const   { SEGS = ceil_div(K, 512), CTAS = 1, RUN = SEGS, GROUPS = 1, STEP = 64, X_WIDTH = K + ROPE, Y_WIDTH = N + ROPE,
+  const   { SEGS = ceil_div(K, 512), CTAS = 1, RUN = SEGS, GROUPS = 1, LATE = 0, STEP = 64, X_WIDTH = K + ROPE, Y_WIDTH = N + ROPE,
             PITCH = HEADS * X_WIDTH, ROWS = 16 * MT * WR, TILES = ceil_div(N, ROWS), TOKENS = 8 * NT * WT, LINE = ROWS + 4,
             THREADS = 32 * (WR * WT + FEEDERS + 1), SLOT = (ROWS + TOKENS) * 2 * STEP, SLOTS = max(2, min(4, ceil_div(K, STEP))) }
   require { K % 8 == 0, ROPE % 8 == 0, N % 4 == 0 }
@@ -19,7 +19,7 @@ family! { absorb_value, template "dense/absorb.cuh";
   dims    { HEADS = heads / tp, K = kv_lora_rank, N = value_dim }
   variant n8  { MT = 1, NT = 1, WR = 4, WT = 1, FEEDERS = 1 } prefer M <= 160
   variant n64 { MT = 2, NT = 8, WR = 4, WT = 1, FEEDERS = 2 }
-  const   { SEGS = ceil_div(K, 512), CTAS = 1, RUN = SEGS, GROUPS = 1, STEP = 64, X_WIDTH = K, Y_WIDTH = N,
+  const   { SEGS = ceil_div(K, 512), CTAS = 1, RUN = SEGS, GROUPS = 1, LATE = 0, STEP = 64, X_WIDTH = K, Y_WIDTH = N,
             PITCH = HEADS * X_WIDTH, ROWS = 16 * MT * WR, TILES = ceil_div(N, ROWS), TOKENS = 8 * NT * WT, LINE = ROWS + 4,
             THREADS = 32 * (WR * WT + FEEDERS + 1), SLOT = (ROWS + TOKENS) * 2 * STEP, SLOTS = max(2, min(4, ceil_div(K, STEP))) }
   require { K % 8 == 0, N % 4 == 0 }

@@ -9,6 +9,7 @@
 
 #include "dense/shape.cuh"
 #include "dense/shared.cuh"
+#include "dense/split.cuh"
 #include "ptx/bulk.cuh"
 #include "ptx/cluster.cuh"
 #include "ptx/copy.cuh"
@@ -96,8 +97,11 @@ struct Operands {
   }
 };
 
-template <class U, class S>
-__device__ __forceinline__ void consume(uint32_t ring) {
+// A consumer warp; `end` gets its sums, and the group, row and token in the tile that they are of. With LATE it gives a slot
+// back and waits for the next in front of the last k16 of a step, else behind and in front of the step: which is faster
+// differs from tile to tile.
+template <class U, class S, class End>
+__device__ __forceinline__ void consume(uint32_t ring, End end) {
   using At = Shape<U>;
   const int warp = threadIdx.x / 32, group = warp / (U::WR * U::WT);
   const int row = warp % U::WR * 16 * U::MT, token = warp / U::WR % U::WT * 8 * U::NT;
@@ -113,16 +117,21 @@ __device__ __forceinline__ void consume(uint32_t ring) {
 #pragma unroll 1
   for (int step = 0; step < At::STEPS; ++step) {
     const int after = slot + 1 == U::SLOTS ? 0 : slot + 1, after_parity = after == 0 ? parity ^ 1 : parity;
-    if (step + 1 < At::STEPS) ptx::barrier_wait(S::full() + after, after_parity);
+    const auto release = [&] {
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) ptx::barrier_arrive(S::empty() + slot);
+    };
 #pragma unroll
-    for (int k16 = 0; k16 < U::STEP / 16 && step < blocks; ++k16) {
+    for (int k16 = 0; k16 < U::STEP / 16; ++k16) {
       const bool last = k16 + 1 == U::STEP / 16;  // what is loaded behind the last block is not used
+      if (U::LATE && last) release();  // all of this slot is in registers
+      if (step + 1 < At::STEPS && (U::LATE ? last : k16 == 0)) ptx::barrier_wait(S::full() + after, after_parity);
+      if (!At::EVEN && step >= blocks) continue;
       const int from = (last ? after : slot) * At::SLOT_BYTES;
       own.load((k16 + 1) % 2, weights + from, tokens + from, last ? 0 : k16 + 1);
       own.multiply(k16 % 2, sum);
     }
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) ptx::barrier_arrive(S::empty() + slot);
+    if (!U::LATE) release();
     slot = after, parity = after_parity;
     if (U::RUN > 1 && step + 1 == At::first(segment + 1)) {
 #pragma unroll
@@ -137,34 +146,37 @@ __device__ __forceinline__ void consume(uint32_t ring) {
       ++segment;
     }
   }
-  ptx::named_barrier<At::CONSUMERS>(1);  // the sums take the place of the ring
   if constexpr (U::RUN > 1)
-    keep<U, S>(total, group, row, token);
+    end(total, group, row, token);
   else
-    keep<U, S>(sum, group, row, token);
+    end(sum, group, row, token);
 }
 
-// Adds the segments of this CTA's share of the tile and passes on four rows of one token at a time; rows from N on too, so
-// that whole warps call `store`.
+// The sums of rows 4 * quad .. of one token of the tile: its segments, added in order.
+template <class U, class S>
+__device__ __forceinline__ float4 sum4(int token, int quad) {
+  constexpr int PARTS = U::SEGS / U::RUN;
+  const float* own = reinterpret_cast<const float*>(S::ring()) + token * U::LINE + quad * 4;
+  float4 sum;
+#pragma unroll
+  for (int part = 0; part < PARTS; ++part) {
+    const float* here = own + part % U::GROUPS * U::TOKENS * U::LINE;
+    const float4 next = U::CTAS == 1 ? *reinterpret_cast<const float4*>(here) : ptx::load_cluster16(here, part / U::GROUPS);
+    if (part == 0)
+      sum = next;
+    else
+      sum.x += next.x, sum.y += next.y, sum.z += next.z, sum.w += next.w;
+  }
+  return sum;
+}
+
+// Adds the segments of this CTA's share of the tile and passes on four rows of one token at a time.
 template <class U, class S, class Store>
 __device__ __forceinline__ void combine(int M, int tile, Store store) {
-  constexpr int QUADS = U::ROWS / 4, PARTS = U::SEGS / U::RUN;
-  const float* sums = reinterpret_cast<const float*>(S::ring());
+  constexpr int QUADS = U::ROWS / 4;
   for (int i = blockIdx.x * U::THREADS + int(threadIdx.x); i < U::TOKENS * QUADS; i += U::CTAS * U::THREADS) {
     const int64_t token = int64_t(blockIdx.y) * U::TOKENS + i / QUADS;
-    if (token >= M) continue;
-    const float* mine = sums + i / QUADS * U::LINE + i % QUADS * 4;
-    float4 sum;
-#pragma unroll
-    for (int part = 0; part < PARTS; ++part) {
-      const float* here = mine + part % U::GROUPS * U::TOKENS * U::LINE;
-      const float4 next = U::CTAS == 1 ? *reinterpret_cast<const float4*>(here) : ptx::load_cluster16(here, part / U::GROUPS);
-      if (part == 0)
-        sum = next;
-      else
-        sum.x += next.x, sum.y += next.y, sum.z += next.z, sum.w += next.w;
-    }
-    store(token, tile * U::ROWS + i % QUADS * 4, sum);
+    if (token < M) store(token, tile * U::ROWS + i % QUADS * 4, sum4<U, S>(i / QUADS, i % QUADS));
   }
 }
 
@@ -176,40 +188,64 @@ __device__ __forceinline__ void sync_tile() {
     ptx::cluster_sync();
 }
 
-// Tile `tile` of ROWS of the N rows of `w`; the M token rows of `x` are U::PITCH apart.
-template <class U, class S, class Store>
-__device__ __forceinline__ void product(const __nv_bfloat16* x, const __nv_bfloat16* w, int M, int N, int tile, Store store) {
+// The sums of tile `tile` of ROWS of the N rows of `w`, with producers: each consumer warp calls `end` with its own. The M token
+// rows of `x` are U::PITCH apart.
+template <class U, class S, class End>
+__device__ __forceinline__ void stream(const __nv_bfloat16* x, const __nv_bfloat16* w, int M, int N, int tile, End end) {
   using At = Shape<U>;
   const uint32_t ring = ptx::shared_address(S::ring());
   const int row = tile * U::ROWS, token = blockIdx.y * U::TOKENS;
-  const __nv_bfloat16 *weights = w + int64_t(row) * U::K, *tokens = x + int64_t(token) * U::PITCH;
+  if (threadIdx.x < U::SLOTS) {
+    ptx::barrier_init(S::full() + threadIdx.x, 32 * (U::FEEDERS + 1));
+    ptx::barrier_init(S::empty() + threadIdx.x, At::CONSUMERS / 32);
+  }
+  __syncthreads();
+  ptx::grid_dependency_launch();
+  const int producer = int(threadIdx.x) - At::CONSUMERS;
+  if (producer < 0) {
+    consume<U, S>(ring, end);
+  } else if (producer < 32 * U::FEEDERS) {
+    produce<U, S, U::ROWS, U::K, U::FEEDERS>(ring, w + int64_t(row) * U::K, N - row, producer / 32);
+  } else {
+    ptx::grid_dependency_wait();
+    produce<U, S, U::TOKENS, U::PITCH, 1>(ring + At::WEIGHT_BYTES, x + int64_t(token) * U::PITCH, M - token, 0);
+  }
+}
+
+// The sums of tile `tile` in shared memory, for `sum4`.
+template <class U, class S>
+__device__ __forceinline__ void sum_tile(const __nv_bfloat16* x, const __nv_bfloat16* w, int M, int N, int tile) {
+  using At = Shape<U>;
   if constexpr (U::FEEDERS == 0) {
-    const int first = At::first(At::segment(0));
+    const uint32_t ring = ptx::shared_address(S::ring());
+    const int row = tile * U::ROWS, token = blockIdx.y * U::TOKENS, first = At::first(At::segment(0));
+    const __nv_bfloat16 *weights = w + int64_t(row) * U::K, *tokens = x + int64_t(token) * U::PITCH;
     multiply_shared<U, S>(ring, Copies<U, U::ROWS, U::K>(ring, weights, N - row, first),
                           Copies<U, U::TOKENS, U::PITCH>(ring + At::WEIGHT_BYTES, tokens, M - token, first),
                           [] { ptx::grid_dependency_wait(); });
     // Not before: CTAs of the kernel behind would take the second place on some SMs, and pairs of this one share others.
     ptx::grid_dependency_launch();
   } else {
-    if (threadIdx.x < U::SLOTS) {
-      ptx::barrier_init(S::full() + threadIdx.x, 32 * (U::FEEDERS + 1));
-      ptx::barrier_init(S::empty() + threadIdx.x, At::CONSUMERS / 32);
-    }
-    __syncthreads();
-    ptx::grid_dependency_launch();
-    const int producer = int(threadIdx.x) - At::CONSUMERS;
-    if (producer < 0) {
-      consume<U, S>(ring);
-    } else if (producer < 32 * U::FEEDERS) {
-      produce<U, S, U::ROWS, U::K, U::FEEDERS>(ring, weights, N - row, producer / 32);
-    } else {
-      ptx::grid_dependency_wait();
-      produce<U, S, U::TOKENS, U::PITCH, 1>(ring + At::WEIGHT_BYTES, tokens, M - token, 0);
-    }
+    stream<U, S>(x, w, M, N, tile, [](const Sums<U>& sum, int group, int row, int token) {
+      ptx::named_barrier<At::CONSUMERS>(1);  // the sums take the place of the ring
+      keep<U, S>(sum, group, row, token);
+    });
   }
   sync_tile<U>();
+}
+
+// No CTA may leave while its sums are read.
+template <class U>
+__device__ __forceinline__ void leave_tile() {
+  if (U::CTAS > 1) ptx::cluster_sync_relaxed();
+}
+
+// The product of tile `tile`, whose sums meet in shared memory; `store` gets four of one token at a time.
+template <class U, class S, class Store>
+__device__ __forceinline__ void product(const __nv_bfloat16* x, const __nv_bfloat16* w, int M, int N, int tile, Store store) {
+  sum_tile<U, S>(x, w, M, N, tile);
   combine<U, S>(M, tile, store);
-  if (U::CTAS > 1) ptx::cluster_sync_relaxed();  // no CTA may leave while its sums are read
+  leave_tile<U>();
 }
 
 // Rounds four sums once and stores them.

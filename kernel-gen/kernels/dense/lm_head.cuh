@@ -1,4 +1,4 @@
-// Logits, and what their softmax and their K best need of each tile of 128 tokens of the vocabulary: maximum, its token,
+// Logits, and what their softmax and their K best need of each tile of 80 tokens of the vocabulary: maximum, its token,
 // sum of e^(x - max), and whether there is a NaN or a +inf. The K best of a row lie in the K tiles with the best maxima, so
 // `lm_head_top_k` reads little more than the maxima.
 #pragma once
@@ -11,10 +11,12 @@
 namespace kd {
 namespace head {
 
-constexpr int TILE = 128;
+constexpr int TILE = 80, QUADS = TILE / 4;
 
-// By a whole warp that holds a tile of one row, four logits a lane; `first` is the token of this lane's first.
+// By a whole warp that holds a tile of one row, four logits in each of its first lanes and -inf in the others; `first` is the
+// token of this lane's first.
 __device__ __forceinline__ float4 summary(const float (&x)[4], int first) {
+  constexpr uint32_t ALL = 0xffffffffu;
   float most = -INFINITY, sum = 0.0f;
   int token = first;
   bool bad = false;
@@ -23,18 +25,16 @@ __device__ __forceinline__ float4 summary(const float (&x)[4], int first) {
     bad |= !(x[i] < INFINITY);
     if (x[i] > most) most = x[i], token = first + i;  // drops a NaN, which `bad` keeps
   }
-#pragma unroll
-  for (int step = 16; step > 0; step /= 2) {
-    const float other = __shfl_xor_sync(0xffffffffu, most, step);
-    const int other_token = __shfl_xor_sync(0xffffffffu, token, step);
-    if (other > most || (other == most && other_token < token)) most = other, token = other_token;
-  }
+  const uint32_t own = ordered(most), best = __reduce_max_sync(ALL, own);
+  const int lane = __ffs(__ballot_sync(ALL, own == best)) - 1;  // the lowest: tokens ascend with lanes
+  token = __shfl_sync(ALL, token, lane);
+  most = __shfl_sync(ALL, most, lane);
 #pragma unroll
   for (int i = 0; i < 4; ++i)
     if (x[i] > -INFINITY && most < INFINITY) sum += expf(x[i] - most);
 #pragma unroll
-  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
-  bad = __any_sync(0xffffffffu, bad);
+  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(ALL, sum, step);
+  bad = __any_sync(ALL, bad);
   return make_float4(most, sum, bad ? 1.0f : 0.0f, __int_as_float(token));
 }
 
@@ -57,20 +57,36 @@ __device__ __forceinline__ void join(const float4 (&own)[U::OWN], float* stats, 
   *finite = !bad && most > -INFINITY;
 }
 
+// Tiles of 80 by a warp each, once the CTAs' sums are there.
+template <class U, class S>
+__device__ __forceinline__ void finish(float* logits, float* tiles, int M, int N) {
+  constexpr int PARTS = U::ROWS / TILE, WARPS = U::THREADS / 32;
+  static_assert(U::ROWS % TILE == 0 && U::THREADS % 32 == 0, "a warp combines one tile of a row");
+  const int all = (N + TILE - 1) / TILE, lane = threadIdx.x % 32;
+#pragma unroll 2
+  for (int i = blockIdx.x * WARPS + threadIdx.x / 32; i < U::TOKENS * PARTS; i += U::CTAS * WARPS) {
+    const int64_t token = int64_t(blockIdx.y) * U::TOKENS + i / PARTS;
+    const int tile = blockIdx.z * PARTS + i % PARTS, row = tile * TILE + 4 * lane;
+    if (token >= M || tile >= all) continue;
+    float own[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
+    if (lane < QUADS && row < N) {
+      const float4 sum = gemm::sum4<U, S>(i / PARTS, i % PARTS * QUADS + lane);
+      *reinterpret_cast<float4*>(logits + token * N + row) = sum;
+      own[0] = sum.x, own[1] = sum.y, own[2] = sum.z, own[3] = sum.w;
+    }
+    const float4 of_tile = summary(own, row);
+    if (lane == 0) *reinterpret_cast<float4*>(tiles + (token * all + tile) * 4) = of_tile;
+  }
+}
+
 }  // namespace head
 
 template <class U, class S>
 __device__ __forceinline__ void lm_head(const __nv_bfloat16* x, const __nv_bfloat16* w, float* logits, float* tiles, int M,
                                         int N) {
-  static_assert(U::ROWS == head::TILE && U::THREADS % 32 == 0, "a warp combines one tile of a row");
-  const int parts = (N + head::TILE - 1) / head::TILE;
-  gemm::product<U, S>(x, w, M, N, blockIdx.z, [=](int64_t token, int row, float4 sum) {
-    if (row < N) *reinterpret_cast<float4*>(logits + token * N + row) = sum;
-    const float none = -INFINITY;
-    const float own[4] = {row < N ? sum.x : none, row < N ? sum.y : none, row < N ? sum.z : none, row < N ? sum.w : none};
-    const float4 tile = head::summary(own, row);
-    if (threadIdx.x % 32 == 0) *reinterpret_cast<float4*>(tiles + (token * parts + row / head::TILE) * 4) = tile;
-  });
+  gemm::sum_tile<U, S>(x, w, M, N, blockIdx.z);
+  head::finish<U, S>(logits, tiles, M, N);
+  gemm::leave_tile<U>();
 }
 
 template <class U, class S>
@@ -102,8 +118,8 @@ __device__ __forceinline__ void lm_head_top_k(const float* logits, const float* 
   int first[U::SCANNED / 4];
 #pragma unroll
   for (int i = 0; i < U::SCANNED / 4; ++i) {
-    const int place = i * U::THREADS + threadIdx.x, tile = chosen[place / (head::TILE / 4)];
-    first[i] = tile * head::TILE + place % (head::TILE / 4) * 4;
+    const int place = i * U::THREADS + threadIdx.x, tile = chosen[place / head::QUADS];
+    first[i] = tile * head::TILE + place % head::QUADS * 4;
     uint4 v = make_uint4(0xff800000u, 0xff800000u, 0xff800000u, 0xff800000u);
     if (tile >= 0 && first[i] < U::V) v = ptx::load16(logits + row * U::V + first[i]);
     x[4 * i] = __uint_as_float(v.x), x[4 * i + 1] = __uint_as_float(v.y);

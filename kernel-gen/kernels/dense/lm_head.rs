@@ -1,18 +1,18 @@
-/// Logits `x W^T` in f32, with sums as in `dense`, and of each tile of 128 tokens of the vocabulary what its softmax and its best
+/// Logits `x W^T` in f32, with sums as in `dense`, and of each tile of 80 tokens of the vocabulary what its softmax and its best
 /// tokens need: maximum, sum of `e^(x - max)`, 1 if there is a NaN or a +inf, and the token of the maximum (bits of an int).
 family! { lm_head, template "dense/lm_head.cuh";
   dims    { K = hidden }
-  variant n8  { MT = 2, NT = 1, WR = 4, WT = 1, SPLIT = 8, DEPTH = 5, FEEDERS = 2 } when N % 4 == 0 prefer M <= 8
-  variant n16 { MT = 2, NT = 2, WR = 4, WT = 1, SPLIT = 8, DEPTH = 5, FEEDERS = 2 } when N % 4 == 0 prefer M <= 16
-  variant n40 { MT = 2, NT = 5, WR = 4, WT = 1, SPLIT = 8, DEPTH = 4, FEEDERS = 2 } when N % 4 == 0 prefer M <= 40
-  variant n64 { MT = 2, NT = 8, WR = 4, WT = 1, SPLIT = 8, DEPTH = 4, FEEDERS = 1 } when N % 4 == 0
-  const   { SEGS = max(min(4, ceil_div(K, 512)), min(8, ceil_div(K, 5376))), CTAS = min(SPLIT, SEGS), RUN = 1,
-            GROUPS = ceil_div(SEGS, CTAS), STEP = 64, PITCH = K, ROWS = 16 * MT * WR, TOKENS = 8 * NT * WT, LINE = ROWS + 4,
-            THREADS = 32 * (WR * WT * GROUPS + FEEDERS + 1), SLOT = GROUPS * (ROWS + TOKENS) * 2 * STEP,
+  variant h16 { MT = 1, NT = 2, WR = 5, WT = 1, SPLIT = 1, WHOLE = 1, LATE = 0, STEP = 64, DEPTH = 8, FEEDERS = 2 } when N % 4 == 0 prefer M <= 16
+  variant h40 { MT = 1, NT = 5, WR = 5, WT = 1, SPLIT = 1, WHOLE = 1, LATE = 0, STEP = 64, DEPTH = 6, FEEDERS = 2 } when N % 4 == 0 prefer M <= 40
+  variant h64 { MT = 5, NT = 2, WR = 1, WT = 4, SPLIT = 1, WHOLE = 1, LATE = 1, STEP = 64, DEPTH = 5, FEEDERS = 1 } when N % 4 == 0 prefer M <= 64
+  variant s88 { MT = 2, NT = 11, WR = 5, WT = 1, SPLIT = 8, WHOLE = 0, LATE = 0, STEP = 32, DEPTH = 5, FEEDERS = 0 } when N % 4 == 0
+  const   { SEGS = max(min(4, ceil_div(K, 512)), min(8, ceil_div(K, 5376))), CTAS = min(SPLIT, SEGS),
+            RUN = max(1, WHOLE * SEGS), GROUPS = 1, PITCH = K, ROWS = 16 * MT * WR, TOKENS = 8 * NT * WT, LINE = ROWS + 4,
+            THREADS = 32 * (WR * WT + FEEDERS + min(FEEDERS, 1)), SLOT = (ROWS + TOKENS) * 2 * STEP,
             SLOTS = min(DEPTH, 98304 / SLOT) }
-  require { K % 8 == 0, SLOTS >= 2, ROWS == 128 }
-  smem    { ring: u8[max(SLOTS * SLOT, GROUPS * TOKENS * LINE * 4)] align 128, full: u64[SLOTS], empty: u64[SLOTS] }
-  args    { x: bf16[M, K], w: bf16[N, K], logits: mut f32[M, N], tiles: mut f32[M, ceil_div(N, 128), 4] }
+  require { K % 8 == 0, SLOTS >= 2, ROWS % 80 == 0 }
+  smem    { ring: u8[max(SLOTS * SLOT, TOKENS * LINE * 4)] align 128, full: u64[SLOTS], empty: u64[SLOTS] }
+  args    { x: bf16[M, K], w: bf16[N, K], logits: mut f32[M, N], tiles: mut f32[M, ceil_div(N, 80), 4] }
   sass    { "HMMA.16816.F32.BF16" }
   launch  { grid (CTAS, ceil_div(M, TOKENS), ceil_div(N, ROWS)), block THREADS, cluster CTAS, pdl }
 }
@@ -24,12 +24,12 @@ family! { lm_head, template "dense/lm_head.cuh";
 family! { lm_head_top_k, template "dense/lm_head.cuh";
   dims    { V = [vocab, vocab / tp] }
   variant t256 { THREADS = 256 }
-  const   { K = 64, WARPS = THREADS / 32, TILES = ceil_div(V, 128), OWN = ceil_div(TILES, THREADS),
-            SCANNED = K * 128 / THREADS, POOL = K * max(SCANNED, OWN) }
-  require { V % 4 == 0, K % WARPS == 0, K <= THREADS, SCANNED <= 32, OWN <= 32 }
+  const   { K = 64, WARPS = THREADS / 32, TILES = ceil_div(V, 80), OWN = ceil_div(TILES, THREADS),
+            SCANNED = K * 80 / THREADS, POOL = K * max(SCANNED, OWN) }
+  require { V % 4 == 0, K % WARPS == 0, K * 80 % (4 * THREADS) == 0, K <= THREADS, SCANNED <= 32, OWN <= 32 }
   smem    { pool: u64[POOL + 4], lead: u64[THREADS], partial: f32[WARPS], floor: u32[WARPS], chosen: i32[K], count: i32[2],
             least: u32[1] }
-  args    { logits: f32[M, V], tiles: f32[M, ceil_div(V, 128), 4], rank: i32, tokens: mut i32[M, 64],
+  args    { logits: f32[M, V], tiles: f32[M, ceil_div(V, 80), 4], rank: i32, tokens: mut i32[M, 64],
             values: mut f32[M, 64], stats: mut f32[M, 2], finite: mut i32[M] }
   launch  { grid M, block THREADS, pdl }
 }

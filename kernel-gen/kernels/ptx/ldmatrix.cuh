@@ -23,4 +23,11 @@ __device__ __forceinline__ void ldmatrix4_transposed(uint32_t (&to)[4], uint32_t
                : "r"(row));
 }
 
+// Transposes an 8 x 8 matrix of 16-bit values: lane i holds two neighbours of row i / 4, before and after (PTX ISA: movmatrix).
+__device__ __forceinline__ uint32_t transpose(uint32_t from) {
+  uint32_t to;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(to) : "r"(from));
+  return to;
+}
+
 }  // namespace kd::ptx

@@ -4,6 +4,7 @@ use cudarc::driver::CudaSlice;
 use half::bf16;
 
 use super::cublas::Cublas;
+use super::head::Head;
 use super::{Rates, median, samples};
 use crate::selftest::{Random, upload};
 use crate::{DenseProduct, DenseScratch, Device, KernelError, Kernels, Stream, TensorMut, TensorRef};
@@ -15,6 +16,9 @@ const REPLAYS: usize = 5;
 /// Launches of a graph: enough to take this long by the floor, and within these limits.
 const MICROS: f64 = 4_000.0;
 const LAUNCHES: (usize, usize) = (8, 100);
+
+/// Columns that there is room for sums of segments for, as in the engine: the hidden width of K2.6.
+const HIDDEN: usize = 7168;
 
 /// A weight matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +39,8 @@ pub const K26_TP8: [DenseShape; 5] =
 /// K2.6 on one rank.
 pub const K26_TP1: [DenseShape; 5] =
     [shape(7168, 1536), shape(8192, 7168), shape(1536, 12_288), shape(7168, 384), shape(7168, 163_840)];
+/// Widths that are a vocabulary.
+const VOCABULARIES: [usize; 2] = [20_480, 163_840];
 
 /// One shape at one number of rows.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,6 +55,8 @@ pub struct DenseLine {
     pub samples: Vec<f64>,
     /// The same of the same product by cuBLASLt, where the library is.
     pub cublas: Option<Vec<f64>>,
+    /// Of a vocabulary, the same of `lm_head` and `lm_head_top_k` together.
+    pub head: Option<Vec<f64>>,
 }
 
 impl DenseLine {
@@ -81,6 +89,7 @@ struct Operands {
     kernel: DenseProduct,
     scratch: DenseScratch,
     cublas: Option<Cublas>,
+    head: Option<Head>,
     x: CudaSlice<bf16>,
     weights: Vec<CudaSlice<bf16>>,
     y: CudaSlice<bf16>,
@@ -119,14 +128,16 @@ impl Operands {
         let part = random.values(k * n.div_ceil(10), 1.0);
         let weight: Vec<bf16> = part.iter().copied().cycle().take(n * k).collect();
         let copies = (WORKING_SET / (n * k * size_of::<bf16>()) + 1).min(LAUNCHES.1);
+        let head = VOCABULARIES.contains(&n).then(|| Head::new(stream, kernels, k, n, rows)).transpose()?;
         let zeros = stream.cuda().alloc_zeros(rows * n);
         Ok(Self {
             shape,
             rows,
             launches: 0,
             kernel: DenseProduct::load(kernels, k)?,
-            scratch: DenseScratch::new(stream)?,
+            scratch: DenseScratch::new(stream, rows, HIDDEN)?,
             cublas: Cublas::open(stream)?,
+            head,
             x: upload(stream, &random.values(rows * k, 1.0))?,
             weights: (0..copies).map(|_| upload(stream, &weight)).collect::<Result<_, _>>()?,
             y: zeros.map_err(|error| KernelError::driver("allocating the result", error))?,
@@ -136,13 +147,16 @@ impl Operands {
 
     fn measure(&mut self, stream: &Stream, rates: &Rates) -> Result<DenseLine, KernelError> {
         let (shape, rows) = (self.shape, self.rows);
-        let mut line = DenseLine { shape, rows, variant: "", samples: Vec::new(), cublas: None };
+        let mut line = DenseLine { shape, rows, variant: "", samples: Vec::new(), cublas: None, head: None };
         let wanted = (MICROS / line.floor_micros(rates).0).max(self.weights.len() as f64);
         self.launches = (wanted as usize).clamp(LAUNCHES.0, LAUNCHES.1);
         line.samples = self.time(stream, |stream, own| own.ours(stream))?;
         line.variant = self.variant;
         if self.cublas.is_some() {
             line.cublas = Some(self.time(stream, |_, own| own.theirs())?);
+        }
+        if self.head.is_some() {
+            line.head = Some(self.time(stream, |stream, own| own.best_tokens(stream))?);
         }
         Ok(line)
     }
@@ -165,7 +179,18 @@ impl Operands {
             let x = TensorRef::new(stream, self.x.slice(..rows * k), [rows, k])?;
             let w = TensorRef::new(stream, weights.as_view(), [n, k])?;
             let y = TensorMut::new(stream, self.y.slice_mut(..rows * n), [rows, n])?;
-            self.variant = self.kernel.launch(stream, x, w, y, Some(&mut self.scratch))?.variant;
+            self.variant = self.kernel.launch(stream, &mut self.scratch, x, w, y)?.variant;
+        }
+        Ok(())
+    }
+
+    fn best_tokens(&mut self, stream: &Stream) -> Result<(), KernelError> {
+        let (rows, DenseShape { k, n }) = (self.rows, self.shape);
+        let Some(head) = &mut self.head else { return Ok(()) };
+        for launch in 0..self.launches {
+            let weights = &self.weights[launch % self.weights.len()];
+            let x = TensorRef::new(stream, self.x.slice(..rows * k), [rows, k])?;
+            head.launch(stream, x, TensorRef::new(stream, weights.as_view(), [n, k])?)?;
         }
         Ok(())
     }
@@ -194,6 +219,7 @@ mod tests {
             variant: "",
             samples: Vec::new(),
             cublas: None,
+            head: None,
         };
         let ((few, bytes), (many, mma)) = (line(1).floor_micros(&rates), line(528).floor_micros(&rates));
         assert!((few - 6.586).abs() < 0.01 && bytes == "bytes", "{few} {bytes}");

@@ -2,6 +2,7 @@
 
 mod cublas;
 mod dense;
+mod head;
 mod rates;
 mod rows;
 

@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "absorb_query",
-    contract: "ce91579b82f114c6",
+    contract: "252206dcdb0b0deb",
     variants: &["n8", "n64"],
     cooperative: false,
     pdl: true,

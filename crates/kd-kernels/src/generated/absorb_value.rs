@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "absorb_value",
-    contract: "93559f29ded22ae6",
+    contract: "0b9625dbe7678441",
     variants: &["n8", "n64"],
     cooperative: false,
     pdl: true,

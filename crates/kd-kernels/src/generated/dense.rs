@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "dense",
-    contract: "0ba52c38ea8ec02c",
+    contract: "1ba370ba8a8eeaa4",
     variants: &[
         "n8",
         "n16",
@@ -14,10 +14,11 @@ const FAMILY: Family = Family {
         "v64",
         "h40",
         "h64",
+        "p48",
+        "p40",
+        "p64",
         "r40",
-        "n32",
         "r64",
-        "n40",
         "n64",
         "n88",
         "s88",
@@ -39,6 +40,10 @@ pub struct Args<'a> {
     pub w: TensorRef<'a, ::half::bf16, 2>,
     /// `bf16[M, N]`, written.
     pub y: TensorMut<'a, ::half::bf16, 2>,
+    /// `f32[4, B, ceil_div(N, 16), 128]`, written.
+    pub parts: TensorMut<'a, f32, 4>,
+    /// `i32[B, ceil_div(N, 16)]`, written.
+    pub arrived: TensorMut<'a, i32, 2>,
 }
 /// The loaded variants of one set of dimensions.
 #[derive(Debug)]
@@ -72,26 +77,49 @@ impl Dense {
         let Dims { k } = self.dims;
         let m = args.x.dim(0);
         let n = args.w.dim(0);
+        let b = args.parts.dim(1);
         let shapes = Shapes::of(&FAMILY);
         shapes.expect("x", 1, args.x.dim(1), "K", || Some(k))?;
         shapes.expect("w", 1, args.w.dim(1), "K", || Some(k))?;
         shapes.expect("y", 0, args.y.dim(0), "M", || Some(m))?;
         shapes.expect("y", 1, args.y.dim(1), "N", || Some(n))?;
+        shapes.expect("parts", 0, args.parts.dim(0), "4", || Some(4))?;
+        shapes
+            .expect(
+                "parts",
+                2,
+                args.parts.dim(2),
+                "ceil_div(N, 16)",
+                || arith::ceil_div(n, 16),
+            )?;
+        shapes.expect("parts", 3, args.parts.dim(3), "128", || Some(128))?;
+        shapes.expect("arrived", 0, args.arrived.dim(0), "B", || Some(b))?;
+        shapes
+            .expect(
+                "arrived",
+                1,
+                args.arrived.dim(1),
+                "ceil_div(N, 16)",
+                || arith::ceil_div(n, 16),
+            )?;
         let unit = self
             .units
             .select(
                 choice,
-                |variant| eligible(variant, self.dims, m, n),
-                |variant| preferred(variant, self.dims, m, n),
+                |variant| eligible(variant, self.dims, m, n, b),
+                |variant| preferred(variant, self.dims, m, n, b),
             )?;
-        let blocks = grid(unit.loaded, self.dims, m, n);
+        let blocks = grid(unit.loaded, self.dims, m, n, b);
         let geometry = Geometry::of(&FAMILY, unit.loaded, stream, blocks)?;
         let mut params = Params::new();
         params.push(&args.x);
         params.push(&args.w);
         params.push(&args.y);
+        params.push(&args.parts);
+        params.push(&args.arrived);
         params.int(m)?;
         params.int(n)?;
+        params.int(b)?;
         // SAFETY: operands were checked above against the shapes that the kernel reads and writes, and the
         // parameters follow the order and types of the declaration whose contract the image carries.
         unsafe {
@@ -100,7 +128,7 @@ impl Dense {
         Ok(unit.selection)
     }
 }
-fn eligible(variant: &str, _: Dims, _m: i64, n: i64) -> Option<bool> {
+fn eligible(variant: &str, _: Dims, m: i64, n: i64, b: i64) -> Option<bool> {
     Some(
         match variant {
             "n8" => arith::rem(n, 4)? == 0,
@@ -109,10 +137,11 @@ fn eligible(variant: &str, _: Dims, _m: i64, n: i64) -> Option<bool> {
             "v64" => arith::rem(n, 4)? == 0,
             "h40" => arith::rem(n, 4)? == 0,
             "h64" => arith::rem(n, 4)? == 0,
+            "p48" => arith::rem(n, 4)? == 0 && m <= arith::mul(8, b)?,
+            "p40" => arith::rem(n, 4)? == 0 && m <= arith::mul(8, b)?,
+            "p64" => arith::rem(n, 4)? == 0 && m <= arith::mul(8, b)?,
             "r40" => arith::rem(n, 4)? == 0,
-            "n32" => arith::rem(n, 4)? == 0,
             "r64" => arith::rem(n, 4)? == 0,
-            "n40" => arith::rem(n, 4)? == 0,
             "n64" => arith::rem(n, 4)? == 0,
             "n88" => arith::rem(n, 4)? == 0,
             "s88" => arith::rem(n, 4)? == 0,
@@ -120,7 +149,13 @@ fn eligible(variant: &str, _: Dims, _m: i64, n: i64) -> Option<bool> {
         },
     )
 }
-fn preferred(variant: &str, Dims { k, .. }: Dims, m: i64, n: i64) -> Option<bool> {
+fn preferred(
+    variant: &str,
+    Dims { k, .. }: Dims,
+    m: i64,
+    n: i64,
+    _b: i64,
+) -> Option<bool> {
     Some(
         match variant {
             "n8" => m <= arith::max(8, arith::div(64, arith::ceil_div(n, 512)?)?)?,
@@ -138,17 +173,24 @@ fn preferred(variant: &str, Dims { k, .. }: Dims, m: i64, n: i64) -> Option<bool
             "v64" => m <= 64 && n > 8192,
             "h40" => m <= 40 && n > 16384,
             "h64" => m <= 64 && n > 16384,
+            "p48" => m <= 64 && n <= 1584 && n > 1024,
+            "p40" => m <= 40 && n <= 2112 && n > 1024,
+            "p64" => m <= 64 && n <= 2112 && n > 1024,
             "r40" => m <= 40 && arith::mul(n, k)? <= 40000000,
-            "n32" => m <= 64 && n <= 4096 && n > 1920,
             "r64" => m <= 64 && arith::mul(n, k)? <= 40000000,
-            "n40" => m <= 40,
             "n64" => m <= arith::max(64, arith::div(420000, arith::max(n, 1)?)?)?,
             "n88" => n <= 4096,
             _ => true,
         },
     )
 }
-fn grid(unit: &LoadedUnit, _: Dims, m: i64, n: i64) -> Option<crate::launch::Blocks> {
+fn grid(
+    unit: &LoadedUnit,
+    _: Dims,
+    m: i64,
+    n: i64,
+    _b: i64,
+) -> Option<crate::launch::Blocks> {
     let ctas = unit.constant("CTAS")?;
     let rows = unit.constant("ROWS")?;
     let tokens = unit.constant("TOKENS")?;

@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "lm_head_top_k",
-    contract: "84186d16f63c801b",
+    contract: "23a5bac794adf5aa",
     variants: &["t256"],
     cooperative: false,
     pdl: true,
@@ -21,7 +21,7 @@ pub struct Dims {
 pub struct Args<'a> {
     /// `f32[M, V]`, read.
     pub logits: TensorRef<'a, f32, 2>,
-    /// `f32[M, ceil_div(V, 128), 4]`, read.
+    /// `f32[M, ceil_div(V, 80), 4]`, read.
     pub tiles: TensorRef<'a, f32, 3>,
     /// `i32`, by value.
     pub rank: i32,
@@ -73,8 +73,8 @@ impl LmHeadTopK {
                 "tiles",
                 1,
                 args.tiles.dim(1),
-                "ceil_div(V, 128)",
-                || arith::ceil_div(v, 128),
+                "ceil_div(V, 80)",
+                || arith::ceil_div(v, 80),
             )?;
         shapes.expect("tiles", 2, args.tiles.dim(2), "4", || Some(4))?;
         shapes.expect("tokens", 0, args.tokens.dim(0), "M", || Some(m))?;

@@ -1,6 +1,6 @@
 //! The kernels of one device and profile.
 
-use super::residency::Residency;
+use super::residency::{DeviceSmem, Residency};
 use super::select::choose;
 use super::{Choice, Family, KernelError, LoadedUnit, Selection};
 use crate::bundle::Row;
@@ -76,8 +76,12 @@ impl Kernels {
         self.device.warming_up(|| format!("loading {}", family.name))?;
         let rows = matching(&self.bundle, family, dims)?;
         let arch = &self.bundle.header().arch;
+        let sm = DeviceSmem::of(&self.device)?;
         let load = |(variant, row): (&'static str, &Row)| {
-            let smem = self.residency.as_ref().map_or(Ok(row.smem), |residency| residency.smem(row))?;
+            let smem = match &self.residency {
+                Some(residency) => residency.smem(row)?,
+                None => sm.declared(row),
+            };
             LoadedUnit::load(&self.device, arch, row, variant, smem, self.bundle.image(row)?)
         };
         let units = rows.into_iter().map(load).collect::<Result<_, _>>()?;

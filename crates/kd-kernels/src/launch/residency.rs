@@ -33,9 +33,43 @@ pub(super) struct Residency {
     /// Units as compiled for the other architecture.
     units: Vec<Row>,
     path: PathBuf,
-    /// Shared memory of an SM and of the largest CTA of this device, in bytes.
-    smem_per_sm: u32,
-    smem_per_cta: u32,
+    device: DeviceSmem,
+}
+
+/// Shared memory of an SM and of the largest CTA of a device, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DeviceSmem {
+    per_sm: u32,
+    per_cta: u32,
+}
+
+/// The constant with which a declaration limits its CTAs on an SM.
+const MOST: &str = "MAX_CTAS";
+
+impl DeviceSmem {
+    pub(super) fn of(device: &Device) -> Result<Self, KernelError> {
+        let attribute = |which| {
+            let value = device.context().attribute(which);
+            let value = value.map_err(|error| KernelError::driver("asking for shared memory", error))?;
+            Ok(u32::try_from(value).unwrap_or_default())
+        };
+        Ok(Self {
+            per_sm: attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR)?,
+            per_cta: attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+        })
+    }
+
+    /// Shared memory with which an SM holds no more CTAs of `row` than it declares.
+    pub(super) fn declared(&self, row: &Row) -> u32 {
+        let most = row.constants.get(MOST).and_then(|most| u32::try_from(*most).ok());
+        most.map_or(row.smem, |most| self.padded(most, row.smem))
+    }
+
+    /// The most shared memory with which `wanted` CTAs still fit, but not less than `smem`.
+    fn padded(&self, wanted: u32, smem: u32) -> u32 {
+        let share = (self.per_sm / wanted.max(1)).saturating_sub(RESERVED) / 128 * 128;
+        share.min(self.per_cta).max(smem)
+    }
 }
 
 impl Residency {
@@ -45,22 +79,8 @@ impl Residency {
             let what = format!("the CTAs per SM of {} are not known", header.arch);
             return Err(KernelError::BadBundle { path: other.path().to_owned(), what });
         };
-        let attribute = |which| {
-            let value = device.context().attribute(which);
-            let value = value.map_err(|error| KernelError::driver("asking for shared memory", error))?;
-            Ok(u32::try_from(value).unwrap_or_default())
-        };
-        Ok(Self {
-            sm: *sm,
-            units: header.units.clone(),
-            path: other.path().to_owned(),
-            smem_per_sm: attribute(
-                CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR,
-            )?,
-            smem_per_cta: attribute(
-                CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
-            )?,
-        })
+        let (units, path) = (header.units.clone(), other.path().to_owned());
+        Ok(Self { sm: *sm, units, path, device: DeviceSmem::of(device)? })
     }
 
     /// Shared memory with which no more CTAs of `row` fit on an SM of this device than on the other.
@@ -70,7 +90,7 @@ impl Residency {
             return Err(KernelError::BadBundle { path: self.path.clone(), what });
         };
         let wanted = ctas(&self.sm, there.block, there.registers, there.smem);
-        Ok(padded(wanted, row.smem, self.smem_per_sm, self.smem_per_cta))
+        Ok(self.device.padded(wanted, row.smem))
     }
 }
 
@@ -80,12 +100,6 @@ fn ctas(sm: &Sm, block: u32, registers: u32, smem: u32) -> u32 {
     let registers = (registers.max(1) * 32).div_ceil(REGISTER_UNIT) * REGISTER_UNIT * warps;
     let limits = [sm.ctas, sm.threads / (warps * 32), sm.registers / registers, sm.smem / (smem + RESERVED)];
     limits.into_iter().min().unwrap_or(1).max(1)
-}
-
-/// The most shared memory with which `wanted` CTAs still fit, but not less than `smem`.
-fn padded(wanted: u32, smem: u32, per_sm: u32, per_cta: u32) -> u32 {
-    let share = (per_sm / wanted.max(1)).saturating_sub(RESERVED) / 128 * 128;
-    share.min(per_cta).max(smem)
 }
 
 #[cfg(test)]
@@ -106,13 +120,17 @@ mod tests {
 
     #[test]
     fn padding_leaves_room_for_just_as_many() {
-        let (per_sm, per_cta) = (233_472, 232_448);
+        let sm = DeviceSmem { per_sm: 233_472, per_cta: 232_448 };
         for wanted in 1..=24 {
             for smem in [0, 4_096, 8_192] {
-                let padded = padded(wanted, smem, per_sm, per_cta);
-                assert_eq!(per_sm / (padded + RESERVED), wanted, "{wanted} CTAs of {smem} bytes: {padded}");
+                let padded = sm.padded(wanted, smem);
+                assert_eq!(
+                    sm.per_sm / (padded + RESERVED),
+                    wanted,
+                    "{wanted} CTAs of {smem} bytes: {padded}"
+                );
             }
         }
-        assert_eq!(padded(24, 101_376, per_sm, per_cta), 101_376, "never less than the kernel needs");
+        assert_eq!(sm.padded(24, 101_376), 101_376, "never less than the kernel needs");
     }
 }

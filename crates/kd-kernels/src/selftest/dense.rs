@@ -44,6 +44,10 @@ pub(super) fn check(
             let what = format!("byte {byte} of `y` is another than in the first variant of this K");
             return Err(Failure::Wrong { unit: subject.unit, rows: most, what });
         }
+        if !memory.scratch.settled(&subject.stream)? {
+            let what = "`arrived` is not zero again".to_owned();
+            return Err(Failure::Wrong { unit: subject.unit, rows: most, what });
+        }
     }
     Ok(outcomes)
 }
@@ -77,7 +81,7 @@ impl Kernel {
 }
 
 struct Memory {
-    scratch: Option<DenseScratch>,
+    scratch: DenseScratch,
     rows: usize,
     x: CudaSlice<bf16>,
     y: Output<bf16>,
@@ -137,10 +141,8 @@ impl Subject for Dense {
     fn memory(&self, order: &[usize]) -> Result<Memory, KernelError> {
         let (stream, rows) = (&self.stream, order.len());
         let x = upload(stream, &gather(&self.x, self.k, order))?;
-        let scratch = match self.kernel {
-            Kernel::Few(_) => None,
-            Kernel::Many(_) => Some(DenseScratch::new(stream)?),
-        };
+        let many = matches!(self.kernel, Kernel::Many(_));
+        let scratch = DenseScratch::sized(stream, rows, self.n, many)?;
         Ok(Memory { scratch, rows, x, y: Output::poisoned(stream, rows, self.n)?, copy: 0 })
     }
 
@@ -151,12 +153,16 @@ impl Subject for Dense {
         let w = TensorRef::new(stream, weights.as_view(), [self.n, self.k])?;
         memory.copy += 1;
         let (choice, y) = (Choice::Forced(self.variant.as_str()), memory.y.tensor(stream, shape)?);
-        match (&self.kernel, &mut memory.scratch) {
-            (Kernel::Many(many), Some(scratch)) => {
-                let (partial, arrived) = scratch.tensors(stream)?;
-                many.launch(stream, choice, dense_many::Args { x, w, partial, arrived, y }).map(drop)
+        let DenseScratch { few, many } = &mut memory.scratch;
+        match (&self.kernel, many) {
+            (Kernel::Many(kernel), Some(runs)) => {
+                let (partial, arrived) = runs.operands(stream)?;
+                kernel.launch(stream, choice, dense_many::Args { x, w, partial, arrived, y }).map(drop)
             }
-            (Kernel::Few(few), _) => few.launch(stream, choice, dense::Args { x, w, y }).map(drop),
+            (Kernel::Few(kernel), _) => {
+                let (parts, arrived) = few.operands(stream, self.n)?;
+                kernel.launch(stream, choice, dense::Args { x, w, y, parts, arrived }).map(drop)
+            }
             (Kernel::Many(_), None) => {
                 Err(KernelError::NotEligible { family: "dense_many", variant: "no scratch".to_owned() })
             }

@@ -7,10 +7,8 @@ use kd_tensor::{Bf16Matrix, Matrix, Pool, linear};
 use super::{Failure, Outcome, Output, Random, Subject, Written, gather, units, upload, verify};
 use crate::bundle::Row;
 use crate::families::lm_head;
-use crate::{Choice, Device, KernelError, Kernels, Stream, TensorRef};
+use crate::{Choice, Device, HEAD_TILE as TILE, KernelError, Kernels, Stream, TensorRef};
 
-/// Tokens of a tile.
-pub(super) const TILE: usize = 128;
 /// One rank's tokens of K2.6, and a vocabulary that is no whole number of tiles.
 const WIDE: usize = 20_480;
 const NARROW: usize = 4_132;
@@ -194,8 +192,8 @@ mod tests {
 
     #[test]
     fn a_tile_is_told_by_its_first_maximum_and_flagged_for_nan_and_infinity() {
-        let [most, sum, bad, token] = summary(128, &[0.0, 2.0, f32::NEG_INFINITY, 2.0]);
-        assert_eq!((most, bad, token.to_bits()), (2.0, 0.0, 129));
+        let [most, sum, bad, token] = summary(80, &[0.0, 2.0, f32::NEG_INFINITY, 2.0]);
+        assert_eq!((most, bad, token.to_bits()), (2.0, 0.0, 81));
         assert!((sum - (2.0 + (-2.0f32).exp())).abs() < 1e-6);
         assert_eq!(summary(0, &[0.0, f32::NAN])[2], 1.0);
         assert_eq!(summary(0, &[f32::INFINITY, 0.0])[2], 1.0);

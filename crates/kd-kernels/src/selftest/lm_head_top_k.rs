@@ -3,12 +3,12 @@
 use cudarc::driver::CudaSlice;
 
 use super::best::Best;
-use super::lm_head::{TILE, summary};
+use super::lm_head::summary;
 use super::top_k::logits;
 use super::{Failure, Outcome, Output, Random, Subject, Written, units, upload, verify};
 use crate::bundle::Row;
 use crate::families::lm_head_top_k;
-use crate::{Choice, Device, KernelError, Kernels, Stream, TensorRef};
+use crate::{Choice, Device, HEAD_TILE as TILE, KernelError, Kernels, Stream, TensorRef};
 
 const K: usize = 64;
 /// Different rows of logits; launches with more repeat them.

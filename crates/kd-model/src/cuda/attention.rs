@@ -136,7 +136,7 @@ pub(crate) fn tree_pass<'a>(
         slots: TensorRef::new(stream, inputs.slots(count)?, [count])?,
         positions: TensorRef::new(stream, inputs.positions(count)?, [count])?,
         rope: head(stream, rope, [limits.positions(), target.dims.attention.rope])?,
-        products: super::kernels::Multiply::Own(&target.kernels.products, sums.as_mut()),
+        products: super::kernels::Multiply::Own(&target.kernels.products, sums),
         exchange,
     };
     let limits = *limits;

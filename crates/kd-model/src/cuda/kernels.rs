@@ -1,8 +1,8 @@
 //! The kernels of a target's forward, loaded for one rank's sizes.
 
 use kd_kernels::families::{
-    absorb_query, absorb_value, add_rms_norm, commit, embed, gather_taps, lm_head, mla_inputs,
-    query_rope, rms_norm, router, silu_mul, tree_mla, tree_mla_merge,
+    absorb_query, absorb_value, add_rms_norm, commit, embed, gather_taps, lm_head, mla_inputs, query_rope,
+    rms_norm, router, silu_mul, tree_mla, tree_mla_merge,
 };
 use kd_kernels::{DenseProduct, DenseScratch, KernelError, Kernels, Stream, TensorMut, TensorRef};
 use kd_moe::gpu::ExpertKernels;
@@ -107,24 +107,24 @@ impl Products {
         Ok(products)
     }
 
-    /// `y = x Wᵀ`. A row's bits depend on that row alone.
+    /// `y = x Wᵀ`. A row's bits depend on that row alone. Launches that share `scratch` follow each other.
     ///
     /// # Errors
     /// A width that was not loaded, operands of other sizes, a refused launch.
     pub(crate) fn launch(
         &self,
         stream: &Stream,
+        scratch: &mut DenseScratch,
         x: TensorRef<'_, bf16, 2>,
         w: TensorRef<'_, bf16, 2>,
         y: TensorMut<'_, bf16, 2>,
-        scratch: Option<&mut DenseScratch>,
     ) -> Result<(), KernelError> {
         let [_, width] = x.shape();
         let product = self.of(width).ok_or_else(|| KernelError::BadTensor {
             shape: x.shape().to_vec(),
             what: "no product of this width was loaded".to_owned(),
         })?;
-        product.launch(stream, x, w, y, scratch).map(drop)
+        product.launch(stream, scratch, x, w, y).map(drop)
     }
 
     fn of(&self, width: usize) -> Option<&DenseProduct> {
@@ -135,7 +135,7 @@ impl Products {
 /// Who multiplies.
 pub(crate) enum Multiply<'a> {
     /// Our own kernels: every decode and verify row.
-    Own(&'a Products, Option<&'a mut DenseScratch>),
+    Own(&'a Products, &'a mut DenseScratch),
     /// cuBLASLt: prompt chunks.
     Library(&'a LibraryProducts),
 }
@@ -150,7 +150,7 @@ impl Multiply<'_> {
         mut y: TensorMut<'_, bf16, 2>,
     ) -> Result<(), KernelError> {
         match self {
-            Self::Own(products, scratch) => products.launch(stream, x, w, y, scratch.as_deref_mut()),
+            Self::Own(products, scratch) => products.launch(stream, scratch, x, w, y),
             Self::Library(products) => products.of(w.shape())?.launch(stream, &x, &w, &mut y),
         }
     }

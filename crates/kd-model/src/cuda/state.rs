@@ -3,7 +3,7 @@
 use half::bf16;
 use kd_attn::PAGE_TOKENS;
 use kd_kernels::selftest::upload;
-use kd_kernels::{CudaSlice, CudaView, DenseScratch, KernelError, Stream};
+use kd_kernels::{CudaSlice, CudaView, DenseScratch, HEAD_TILE, KernelError, Stream};
 use kd_tensor::Matrix;
 
 use super::error::within;
@@ -35,19 +35,19 @@ pub struct PassState {
     pub(crate) part_ml: CudaSlice<f32>,
     /// Work items that the attention of a layer has taken; its merge makes it zero again.
     pub(crate) queue: CudaSlice<i32>,
-    /// Of products; passes of few rows need none.
-    pub(crate) sums: Option<DenseScratch>,
+    /// Sums of the products' CTAs.
+    pub(crate) sums: DenseScratch,
     pub(crate) head: HeadState,
 }
 
-/// The head's rows, logits, and what it leaves of each 128 of them.
+/// The head's rows, logits, and what it leaves of each 80 of them.
 #[derive(Debug)]
 pub(crate) struct HeadState {
     /// `[rows, hidden]`: chosen rows, normed.
     pub(crate) x: CudaSlice<bf16>,
     /// `[rows, vocab]`
     pub(crate) logits: CudaSlice<f32>,
-    /// `[rows, ceil(vocab / 128), 4]`
+    /// `[rows, ceil(vocab / 80), 4]`
     pub(crate) tiles: CudaSlice<f32>,
 }
 
@@ -75,11 +75,11 @@ impl PassState {
             part_o: zeros!(stream, partial * a.latent)?,
             part_ml: zeros!(stream, partial * 2)?,
             queue: zeros!(stream, 1)?,
-            sums: if DenseScratch::helps(rows) { Some(DenseScratch::new(stream)?) } else { None },
+            sums: DenseScratch::new(stream, rows, dims.hidden)?,
             head: HeadState {
                 x: zeros!(stream, rows * dims.hidden)?,
                 logits: zeros!(stream, rows * dims.vocab)?,
-                tiles: zeros!(stream, rows * dims.vocab.div_ceil(128) * 4)?,
+                tiles: zeros!(stream, rows * dims.vocab.div_ceil(HEAD_TILE) * 4)?,
             },
             limits,
             dims: dims.clone(),
@@ -183,12 +183,11 @@ impl Limits {
     pub fn bytes(&self, dims: &Dims, taps: usize) -> Result<usize, CudaError> {
         let (a, width) = (&dims.attention, dims.attention.cache_width());
         let halves = dims.hidden + a.heads * (width + a.latent) + dims.layers * width;
-        let words = dims.vocab + 4 * dims.vocab.div_ceil(128);
+        let words = dims.vocab + 4 * dims.vocab.div_ceil(HEAD_TILE);
         let pages = dims.layers * self.pages * PAGE_TOKENS * width;
         let partial = self.partial_rows(a.heads) * (a.latent + 2) + self.positions() * a.rope;
-        let sums = if DenseScratch::helps(self.rows) { DenseScratch::BYTES } else { 0 };
         Ok(RowState::bytes(dims, self.rows, taps)?
-            + sums
+            + DenseScratch::bytes(self.rows, dims.hidden)
             + 2 * (self.rows * halves + pages)
             + 4 * (self.rows * words + partial))
     }

@@ -4,7 +4,7 @@ use half::bf16;
 use kd_attn::PAGE_TOKENS;
 use kd_kernels::families::{commit, embed, gather_taps, lm_head};
 use kd_kernels::ranks::Exchange;
-use kd_kernels::{Choice, CudaSlice, Device, Kernels, Search, Stream, TensorRef};
+use kd_kernels::{Choice, CudaSlice, Device, HEAD_TILE, Kernels, Search, Stream, TensorRef};
 use kd_moe::Routing;
 
 use super::CudaError;
@@ -221,7 +221,7 @@ impl CudaTarget {
             x,
             w: self.head.tensor(stream)?,
             logits: head_mut(stream, logits, [rows, vocab])?,
-            tiles: head_mut(stream, tiles, [rows, vocab.div_ceil(128), 4])?,
+            tiles: head_mut(stream, tiles, [rows, vocab.div_ceil(HEAD_TILE), 4])?,
         };
         self.kernels.lm_head.launch(stream, Choice::Auto, args)?;
         Ok(())

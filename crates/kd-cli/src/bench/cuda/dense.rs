@@ -37,6 +37,7 @@ pub(in crate::bench) fn run(args: &BenchDenseArgs, gpu: &Gpu) -> anyhow::Result<
         "TB/s",
         "TFLOP/s",
         "cuBLASLt",
+        "with best tokens",
     ]);
     for line in &lines {
         let (time, (floor, by)) = (line.micros(), line.floor_micros(&rates));
@@ -51,6 +52,7 @@ pub(in crate::bench) fn run(args: &BenchDenseArgs, gpu: &Gpu) -> anyhow::Result<
             format!("{:.2}", line.bytes() / time / 1e6),
             format!("{:.1}", line.operations() / time / 1e6),
             line.cublas.as_ref().map_or_else(String::new, |times| format!("{:.2}", median(times))),
+            line.head.as_ref().map_or_else(String::new, |times| format!("{:.2}", median(times))),
         ]);
     }
     let moved = moved(&gpu.device, &gpu.kernels, HIDDEN, LATENTS)?;
@@ -83,6 +85,7 @@ fn json(line: &DenseLine, rates: &Rates) -> Value {
         "k": line.shape.k, "n": line.shape.n, "rows": line.rows, "variant": line.variant, "median_us": time,
         "floor_us": floor, "floor_set_by": by, "over_floor": time / floor, "samples_us": micros(&line.samples),
         "cublaslt_samples_us": line.cublas.as_deref().map(micros),
+        "head_samples_us": line.head.as_deref().map(micros),
     })
 }
 

@@ -2,7 +2,7 @@
 
 use half::bf16;
 use kd_attn::PAGE_TOKENS;
-use kd_kernels::{CudaSlice, Stream};
+use kd_kernels::{CudaSlice, DenseScratch, HEAD_TILE, Stream};
 
 use super::DraftDims;
 use super::inputs::DraftLimits;
@@ -46,13 +46,15 @@ pub(super) struct DraftMemory {
     /// `[rows, 2 · width]` and `[rows, width]`
     pub(super) gate_up: CudaSlice<bf16>,
     pub(super) gated: CudaSlice<bf16>,
+    /// Of all products.
+    pub(super) scratch: DenseScratch,
     /// Rows of a block that predict a token, of all streams.
     pub(super) predicting: CudaSlice<i32>,
     /// `[predicting, hidden]`
     pub(super) last: CudaSlice<bf16>,
     /// `[predicting, vocab]`
     pub(super) logits: CudaSlice<f32>,
-    /// `[predicting, ceil(vocab / 128), 4]`
+    /// `[predicting, ceil(vocab / 80), 4]`
     pub(super) tiles: CudaSlice<f32>,
     /// `[predicting, 64]`
     pub(super) tokens: CudaSlice<i32>,
@@ -94,10 +96,11 @@ impl DraftMemory {
             part_ml: zeros!(stream, partial * 2)?,
             gate_up: zeros!(stream, blocks * 2 * dims.width)?,
             gated: zeros!(stream, blocks * dims.width)?,
+            scratch: DenseScratch::few(stream, rows, h)?,
             predicting: stream.cuda().clone_htod(&predicting).map_err(copied)?,
             last: zeros!(stream, drafted * h)?,
             logits: zeros!(stream, drafted * dims.vocab)?,
-            tiles: zeros!(stream, drafted * dims.vocab.div_ceil(128) * 4)?,
+            tiles: zeros!(stream, drafted * dims.vocab.div_ceil(HEAD_TILE) * 4)?,
             tokens: zeros!(stream, drafted * TOP)?,
             values: zeros!(stream, drafted * TOP)?,
             stats: zeros!(stream, drafted * 2)?,

@@ -169,7 +169,7 @@ impl CudaDrafter {
             head(stream, &memory.taps, [tokens, columns])?
         };
         let fused = head_mut(stream, &mut memory.part, [tokens, h])?;
-        kernels.products.launch(stream, taps, weights.fc.tensor(stream)?, fused, None)?;
+        kernels.products.launch(stream, &mut memory.scratch, taps, weights.fc.tensor(stream)?, fused)?;
         let sum = exchange.meet(stream, &mut memory.part, tokens * h, &mut memory.room)?;
         let args = rms_norm::Args {
             x: TensorRef::new(stream, sum, [tokens, h])?,
@@ -180,7 +180,7 @@ impl CudaDrafter {
         kernels.rms_norm.launch(stream, Choice::Auto, args)?;
         let normed = head(stream, &memory.normed, [tokens, h])?;
         let kv = head_mut(stream, &mut memory.context, [tokens, layers * dims.entry()])?;
-        kernels.products.launch(stream, normed, weights.context.tensor(stream)?, kv, None)?;
+        kernels.products.launch(stream, &mut memory.scratch, normed, weights.context.tensor(stream)?, kv)?;
         let (n, d) = (dims.kv_heads, dims.head_dim);
         let args = drafter_context::Args {
             kv: head(stream, &memory.context, [tokens, layers, 2, n, d])?,

@@ -7,7 +7,7 @@ use kd_kernels::families::{
     lm_head_top_k, rms_norm, silu_mul,
 };
 use kd_kernels::ranks::Exchange;
-use kd_kernels::{Choice, Stream, TensorRef};
+use kd_kernels::{Choice, HEAD_TILE, Stream, TensorRef};
 
 use super::inputs::{Blocks, DraftLimits};
 use super::kernels::DraftKernels;
@@ -78,7 +78,7 @@ impl Pass<'_> {
         let (h, q, n, d) = (dims.hidden, dims.heads, dims.kv_heads, dims.head_dim);
         let x = head(stream, &memory.normed, [rows, h])?;
         let qkv = head_mut(stream, &mut memory.qkv, [rows, dims.queries() + dims.entry()])?;
-        kernels.products.launch(stream, x, layer.qkv.tensor(stream)?, qkv, None)?;
+        kernels.products.launch(stream, &mut memory.scratch, x, layer.qkv.tensor(stream)?, qkv)?;
         let args = drafter_heads::Args {
             qkv: head(stream, &memory.qkv, [rows, q + 2 * n, d])?,
             query_gain: head(stream, &layer.query_norm, [d])?,
@@ -94,7 +94,7 @@ impl Pass<'_> {
         let Self { stream, dims, kernels, memory, .. } = self;
         let mixed = head(stream, &memory.mixed, [rows, dims.queries()])?;
         let out = head_mut(stream, &mut memory.part, [rows, h])?;
-        Ok(kernels.products.launch(stream, mixed, layer.output.tensor(stream)?, out, None)?)
+        Ok(kernels.products.launch(stream, &mut memory.scratch, mixed, layer.output.tensor(stream)?, out)?)
     }
 
     /// All rows over the committed context and their own block.
@@ -138,7 +138,7 @@ impl Pass<'_> {
         let Self { stream, dims, kernels, memory, .. } = self;
         let x = head(stream, &memory.normed, [rows, dims.hidden])?;
         let gate_up = head_mut(stream, &mut memory.gate_up, [rows, 2 * dims.width])?;
-        kernels.products.launch(stream, x, layer.gate_up.tensor(stream)?, gate_up, None)?;
+        kernels.products.launch(stream, &mut memory.scratch, x, layer.gate_up.tensor(stream)?, gate_up)?;
         let args = silu_mul::Args {
             gate_up: head(stream, &memory.gate_up, [rows, 2 * dims.width])?,
             y: head_mut(stream, &mut memory.gated, [rows, dims.width])?,
@@ -146,7 +146,7 @@ impl Pass<'_> {
         kernels.gate.launch(stream, Choice::Auto, args)?;
         let gated = head(stream, &memory.gated, [rows, dims.width])?;
         let out = head_mut(stream, &mut memory.part, [rows, dims.hidden])?;
-        Ok(kernels.products.launch(stream, gated, layer.down.tensor(stream)?, out, None)?)
+        Ok(kernels.products.launch(stream, &mut memory.scratch, gated, layer.down.tensor(stream)?, out)?)
     }
 
     /// The seam: all ranks' parts to the residual stream, which is normed with `gain` for what comes next.
@@ -171,7 +171,7 @@ impl Pass<'_> {
         let rows = self.rows();
         let Self { stream, dims, kernels, memory, streams, .. } = self;
         let (count, hidden, vocab) = (*streams * dims.drafted(), dims.hidden, dims.vocab);
-        let tiles = [count, vocab.div_ceil(128), 4];
+        let tiles = [count, vocab.div_ceil(HEAD_TILE), 4];
         let args = embed::Args {
             table: head(stream, &memory.normed, [rows, hidden])?,
             ids: head(stream, &memory.predicting, [count])?,

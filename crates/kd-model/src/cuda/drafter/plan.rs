@@ -1,7 +1,7 @@
 //! Whether a drafter's memory fits, before it is allocated, and what would.
 
 use kd_attn::PAGE_TOKENS;
-use kd_kernels::Stream;
+use kd_kernels::{DenseScratch, HEAD_TILE, Stream};
 
 use super::DraftDims;
 use super::inputs::DraftLimits;
@@ -39,8 +39,11 @@ impl DraftLimits {
         let wide = self.positions(dims.block) * dims.head_dim
             + 2 * blocks
             + partial * (dims.head_dim + 2)
-            + drafted * (dims.vocab + 4 * dims.vocab.div_ceil(128) + 2 * TOP + 4);
-        self.pages * Self::page_bytes(dims) + 2 * narrow + 4 * wide
+            + drafted * (dims.vocab + 4 * dims.vocab.div_ceil(HEAD_TILE) + 2 * TOP + 4);
+        self.pages * Self::page_bytes(dims)
+            + 2 * narrow
+            + 4 * wide
+            + DenseScratch::few_bytes(rows, dims.hidden)
     }
 
     /// Fails unless all of it fits beside what is there.
