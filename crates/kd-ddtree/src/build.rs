@@ -38,7 +38,8 @@ impl TreeBuilder {
     ) -> Result<(), BuildError> {
         let limits = StreamLimits { floor: 0, cap: budget };
         limits.check(0)?;
-        self.grow(&mut [scorer], &[limits], budget, std::slice::from_mut(tree), |_| ());
+        let bed = &mut Bed { scorers: &mut [scorer], limits: &[limits], trees: std::slice::from_mut(tree) };
+        self.grow(bed, |nodes, _| nodes < budget, |_| ());
         Ok(())
     }
 
@@ -55,6 +56,21 @@ impl TreeBuilder {
         budget: usize,
         forest: &mut Forest,
     ) -> Result<(), BuildError> {
+        self.build_forest_while(scorers, limits, forest, |nodes, _| nodes < budget)
+    }
+
+    /// As [`build_forest`](TreeBuilder::build_forest), as long as `wants` the next node: it is asked with the number of nodes
+    /// in all trees and the score of the one to come, which is not above those before it unless they were owed to a floor.
+    ///
+    /// # Errors
+    /// As [`build_forest`](TreeBuilder::build_forest).
+    pub fn build_forest_while<S: Scorer>(
+        &mut self,
+        scorers: &mut [S],
+        limits: &[StreamLimits],
+        forest: &mut Forest,
+        wants: impl FnMut(usize, f32) -> bool,
+    ) -> Result<(), BuildError> {
         if scorers.len() != limits.len() {
             return Err(BuildError::Streams { scorers: scorers.len(), limits: limits.len() });
         }
@@ -65,41 +81,41 @@ impl TreeBuilder {
             limits.check(stream)?;
         }
         let (trees, order) = forest.reset(scorers.len());
-        self.grow(scorers, limits, budget, trees, |stream| order.push(stream as u32));
+        self.grow(&mut Bed { scorers, limits, trees }, wants, |stream| order.push(stream as u32));
         Ok(())
     }
 
-    /// The search. All slices have one entry for each stream; `taken(stream)` hears of every node.
+    /// The search; `wants` is asked before every node and `taken(stream)` hears of it.
     fn grow<S: Scorer>(
         &mut self,
-        scorers: &mut [S],
-        limits: &[StreamLimits],
-        budget: usize,
-        trees: &mut [Tree],
+        bed: &mut Bed<'_, S>,
+        mut wants: impl FnMut(usize, f32) -> bool,
         mut taken: impl FnMut(usize),
     ) {
-        if self.frontiers.len() < scorers.len() {
-            self.frontiers.resize_with(scorers.len(), Frontier::default);
+        if self.frontiers.len() < bed.scorers.len() {
+            self.frontiers.resize_with(bed.scorers.len(), Frontier::default);
         }
-        for (stream, scorer) in scorers.iter_mut().enumerate() {
-            trees[stream].clear();
-            self.frontiers[stream].start(scorer, &trees[stream]);
+        for (stream, scorer) in bed.scorers.iter_mut().enumerate() {
+            bed.trees[stream].clear();
+            self.frontiers[stream].start(scorer, &bed.trees[stream]);
         }
-        let left = self.grow_to(|l| l.floor, scorers, limits, budget, trees, &mut taken);
-        self.grow_to(|l| l.cap, scorers, limits, left, trees, &mut taken);
+        let mut nodes = 0;
+        for quota in [|l: &StreamLimits| l.floor, |l: &StreamLimits| l.cap] {
+            self.grow_to(quota, bed, &mut nodes, &mut wants, &mut taken);
+        }
     }
 
-    /// Takes the best candidates while the budget lasts, in each stream up to its quota. Returns the budget left.
+    /// Takes the best candidates while they are wanted, in each stream up to its quota. Counts the nodes of all trees.
     fn grow_to<S: Scorer>(
         &mut self,
         quota: impl Fn(&StreamLimits) -> usize,
-        scorers: &mut [S],
-        limits: &[StreamLimits],
-        budget: usize,
-        trees: &mut [Tree],
+        bed: &mut Bed<'_, S>,
+        nodes: &mut usize,
+        wants: &mut impl FnMut(usize, f32) -> bool,
         taken: &mut impl FnMut(usize),
-    ) -> usize {
+    ) {
         let TreeBuilder { heap, frontiers } = self;
+        let Bed { scorers, limits, trees } = bed;
         heap.clear();
         for (stream, tree) in trees.iter().enumerate() {
             if tree.len() < quota(&limits[stream])
@@ -108,14 +124,12 @@ impl TreeBuilder {
                 heap.push(best);
             }
         }
-        let mut left = budget;
-        while left > 0 {
-            let Some(mut top) = heap.peek_mut() else { break };
+        while let Some(mut top) = heap.peek_mut().filter(|top| wants(*nodes, top.score())) {
             let stream = top.stream();
             let (frontier, tree) = (&mut frontiers[stream], &mut trees[stream]);
             if frontier.advance(&mut scorers[stream], tree) {
                 taken(stream);
-                left -= 1;
+                *nodes += 1;
             }
             let may_grow = tree.len() < quota(&limits[stream]);
             match frontier.head(stream).filter(|_| may_grow) {
@@ -123,6 +137,12 @@ impl TreeBuilder {
                 None => drop(PeekMut::pop(top)),
             }
         }
-        left
     }
+}
+
+/// Where trees grow: one entry for each stream.
+struct Bed<'a, S> {
+    scorers: &'a mut [S],
+    limits: &'a [StreamLimits],
+    trees: &'a mut [Tree],
 }

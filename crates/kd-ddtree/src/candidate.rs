@@ -59,6 +59,11 @@ impl Head {
         Head(key.0 & !((1 << STREAM_BITS) - 1) | (!stream as u64 & ((1 << STREAM_BITS) - 1)))
     }
 
+    /// The candidate's score.
+    pub(crate) fn score(self) -> f32 {
+        from_ordered((self.0 >> 32) as u32)
+    }
+
     pub(crate) fn stream(self) -> usize {
         !self.0 as usize % MAX_STREAMS
     }

@@ -74,11 +74,6 @@ impl DraftRow {
         Ok(DraftRow { children })
     }
 
-    /// A row of children that are known to be finite and best first.
-    pub(crate) fn ordered(children: Vec<Child>) -> DraftRow {
-        DraftRow { children }
-    }
-
     /// The tokens with their log-probabilities, best first.
     pub fn children(&self) -> &[Child] {
         &self.children

@@ -2,13 +2,17 @@
 
 use std::time::Instant;
 
-use kd_ddtree::budget::{Calibrated, Load, Outcome, Plan};
+use kd_ddtree::budget::{Calibrated, Candidate, Load, Outcome, Plan};
 use kd_ddtree::{DraftRow, Marginals, StreamLimits, Tree};
 
 use crate::Speculation;
 use crate::backend::{DeviceError, Head, Sequence};
 use crate::engine::Engine;
 use crate::stream::Stream;
+
+/// Most tokens of a draft row that the automatic budget chooses among. Trees take further ones from rows so flat that hardly
+/// a token of them is accepted.
+const BEST: usize = 16;
 
 /// What was drafted for the members of a round.
 pub(crate) struct Drafts {
@@ -28,19 +32,17 @@ impl Engine {
         let depths = self.models.drafter.as_ref().map_or(0, |drafter| drafter.config().block_size - 1);
         let depths = depths.min(self.nodes);
         let stream = |i: usize| -> &Stream { &self.running[members[i].0] };
-        // Those with a tree of their own draft in every round; of the others, those first that have least to read.
+        // Those with a tree of their own draft in every round.
         let (mut drafting, mut may, mut nodes) = (Vec::new(), Vec::new(), 0);
         for i in (0..members.len()).filter(|_| depths > 0) {
             match stream(i).request.speculation {
                 Speculation::Plain | Speculation::Tree { nodes: 0 } => continue,
-                Speculation::Auto => may.push(i),
+                Speculation::Auto => may.push(self.candidate(i, stream(i))),
                 Speculation::Chain => (nodes += depths, drafting.push(i)).1,
                 Speculation::Tree { nodes: own } => (nodes += own, drafting.push(i)).1,
             }
         }
-        let unread = |i: usize| self.backend.unread(stream(i).sequence.slot);
-        may.sort_by_key(|&i| unread(i));
-        let unread: Vec<usize> = may.iter().map(|&i| unread(i)).collect();
+        self.budget.rank(&mut may);
         let committed: usize = (0..members.len()).map(|i| stream(i).sequence.committed).sum();
         let load = Load {
             streams: members.len(),
@@ -48,11 +50,11 @@ impl Engine {
             drafting: drafting.len(),
             context: committed / members.len(),
             depths,
-            unread: &unread,
+            candidates: &may,
         };
         let plan = self.budget.plan(&load);
         let own = drafting.len();
-        drafting.extend(&may[..plan.drafters]);
+        drafting.extend(may[..plan.drafters].iter().map(|candidate| candidate.id));
 
         let mut drafts = Drafts {
             trees: vec![Tree::empty(); members.len()],
@@ -70,11 +72,22 @@ impl Engine {
             for (&i, rows) in drafting.iter().zip(&rows) {
                 drafts.trees[i] = self.own_tree(members[i].0, rows);
             }
-            self.share_budget(&load, &mut drafts, &drafting[own..], chosen);
+            self.share_budget(members, &load, &mut drafts, &drafting[own..], chosen);
             drafts.outcome.draft = begin.elapsed().as_secs_f64();
         }
         drafts.outcome.rows = drafts.trees.iter().map(|tree| tree.rows().len()).sum();
         Ok(drafts)
+    }
+
+    /// Member `i` of a round, which shares the budget.
+    fn candidate(&self, i: usize, stream: &Stream) -> Candidate {
+        let generated = stream.history.generated().len();
+        Candidate {
+            id: i,
+            record: stream.record,
+            unread: self.backend.unread(stream.sequence.slot),
+            left: stream.request.max_tokens.saturating_sub(generated),
+        }
     }
 
     /// Lets the drafter catch up with what the drafting members have committed; returns the number of tokens.
@@ -90,13 +103,13 @@ impl Engine {
         members: &[(usize, u32)],
         drafting: &[usize],
     ) -> Result<Vec<Vec<DraftRow>>, DeviceError> {
-        let cap = self.limits().cap;
+        let best = self.limits().cap.min(BEST);
         let head = |&i: &usize| {
             let (at, bonus) = members[i];
             let stream = &self.running[at];
             let best = match stream.request.speculation {
                 Speculation::Tree { nodes } => nodes,
-                Speculation::Auto => cap,
+                Speculation::Auto => best,
                 Speculation::Plain | Speculation::Chain => 1,
             };
             Head { sequence: &stream.sequence, bonus, best }
@@ -126,6 +139,7 @@ impl Engine {
     /// Grows the trees of the members `sharing` under one budget.
     fn share_budget(
         &mut self,
+        members: &[(usize, u32)],
         load: &Load<'_>,
         drafts: &mut Drafts,
         sharing: &[usize],
@@ -134,16 +148,22 @@ impl Engine {
         if sharing.is_empty() {
             return;
         }
-        let calibration = self.budget.calibration();
-        let mut scorers: Vec<Calibrated> = rows.iter().map(|rows| calibration.calibrate(rows)).collect();
         let limits = vec![self.limits(); sharing.len()];
+        let record = |i: usize| &self.running[members[i].0].record;
+        let scorers = sharing.iter().zip(&rows).map(|(&i, rows)| self.budget.scorer(record(i), rows));
+        let mut scorers: Vec<Calibrated<'_>> = scorers.collect();
+        let mut growth = self.budget.growth(&drafts.plan, load);
         self.builder
-            .build_forest(&mut scorers, &limits, drafts.plan.reach, &mut self.forest)
+            .build_forest_while(&mut scorers, &limits, &mut self.forest, |nodes, score| {
+                growth.wants(nodes, score)
+            })
             .expect("limits of the budget, one for each scorer");
-        let phi: Vec<f64> = self.forest.phi().collect();
-        let nodes = self.budget.choose(&mut drafts.plan, load, &phi);
+        for (&i, tree) in sharing.iter().zip(self.forest.trees()) {
+            self.budget.drafted(&mut self.running[members[i].0].record, tree);
+        }
+        let (nodes, promised) = growth.chosen(&self.forest);
         self.forest.truncate(nodes);
-        drafts.outcome.promised = phi[nodes];
+        drafts.outcome.promised = promised;
         for ((&i, tree), rows) in sharing.iter().zip(self.forest.trees()).zip(rows) {
             drafts.trees[i].clone_from(tree);
             drafts.rows[i] = rows;

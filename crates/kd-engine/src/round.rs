@@ -49,7 +49,8 @@ impl Engine {
             let tokens: Vec<u32> = choices.iter().map(|c| c.token).collect();
             if !draft_rows.is_empty() {
                 outcome.accepted += (visited.len() - 1) as f64;
-                self.budget.calibration_mut().learn(Verdict { rows: &draft_rows, tokens: &tokens });
+                let verdict = Verdict { rows: &draft_rows, tokens: &tokens };
+                self.budget.learn(&mut self.running[at].record, verdict);
             }
             let start = self.running[at].sequence.committed;
             let delivered = self.deliver(at, choices, failure, step);

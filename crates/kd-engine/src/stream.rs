@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use kd_attn::PageId;
+use kd_ddtree::budget::Record;
 use kd_sample::{Choice, History, stop::StopMatcher};
 use kd_text::{StreamDecoder, Tokenizer};
 
@@ -20,6 +21,8 @@ pub(crate) struct Stream {
     pub(crate) bonus: Option<u32>,
     pub(crate) history: History,
     pub(crate) stats: StreamStats,
+    /// What its drafts were worth.
+    pub(crate) record: Record,
     text: Option<Text>,
     /// Admission, then the first token.
     since: Instant,
@@ -90,7 +93,8 @@ impl Stream {
         let since = Instant::now();
         let sequence = Sequence { drafts: request.speculation.drafts(), ..Sequence::default() };
         let stats = StreamStats::default();
-        Ok(Self { id, request, sequence, bonus: None, history, stats, text, since })
+        let record = Record::new(request.params.temperature);
+        Ok(Self { id, request, sequence, bonus: None, history, stats, record, text, since })
     }
 
     /// Starts the clock and takes a slot and the pages for the whole request.

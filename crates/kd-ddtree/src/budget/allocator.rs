@@ -1,25 +1,31 @@
 //! Who drafts in a round, and how many nodes are verified.
 
 use super::account::Account;
-use super::calibration::Calibration;
+use super::calibration::{Calibrated, Calibration, Errors, Verdict};
 use super::cost::{CostModel, Stored};
 use super::gain::Gain;
-use super::search::{Load, Market, Way};
+use super::growth::Growth;
+use super::record::{CLASSES, Record};
+use super::search::{Candidate, Load, Market, Way};
 use crate::forest::StreamLimits;
-use crate::tree::MAX_NODES;
+use crate::row::DraftRow;
+use crate::tree::{MAX_NODES, Tree};
 
 /// Rounds without nodes before anything else is thought of.
 const WARM: u32 = 4;
-/// Drafts seen before drafting can become the rule.
-const EVIDENCE: u32 = 2;
 /// How much better than plain decoding drafting must look to become the rule.
-const BETTER: f64 = 1.03;
+const BETTER: f64 = 1.02;
+/// How much better it must look to remain the rule.
+const STILL: f64 = 1.01;
 /// Rounds between two reviews while plain decoding is the rule.
 const REVIEW: u32 = 8;
 /// Rounds after which the other way is looked at again: at first, and at most.
 const AGAIN: [u32; 2] = [64, 2048];
 /// Drafted rounds between two plain ones, so that the comparison stays true.
 const COMPARE: u32 = 48;
+
+/// Nodes at which streams are compared.
+const USUAL: f64 = 8.0;
 
 /// What an [`Allocator`] may do.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -39,10 +45,10 @@ impl Default for Options {
 /// What was decided before a round.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Plan {
-    /// So many streams draft: the first ones of [`Load::unread`].
+    /// So many streams draft: the first ones of [`Load::candidates`].
     pub drafters: usize,
-    /// Nodes to take from the heap, for [`Allocator::choose`] to choose among.
-    pub reach: usize,
+    /// Most nodes that may be of use.
+    reach: usize,
     kind: Kind,
     /// Tokens a second of the best way known; not positive before one is.
     rate: f64,
@@ -100,13 +106,21 @@ pub struct Counts {
     pub looks: u64,
 }
 
+/// What was learnt from streams of one kind.
+#[derive(Debug, Clone, Default)]
+struct Class {
+    gain: Gain,
+    calibration: Calibration,
+}
+
 /// Chooses budgets from what rounds of this process took and gained.
 ///
 /// ```
-/// use kd_ddtree::budget::{Allocator, Load, Options, Outcome};
+/// use kd_ddtree::budget::{Allocator, Candidate, Load, Options, Outcome, Record};
 ///
 /// let mut allocator = Allocator::new(Options::default());
-/// let load = Load { streams: 1, rows: 1, drafting: 0, context: 40, depths: 7, unread: &[3] };
+/// let stream = Candidate { id: 0, record: Record::new(0.0), unread: 3, left: 100 };
+/// let load = Load { streams: 1, rows: 1, drafting: 0, context: 40, depths: 7, candidates: &[stream] };
 /// let plan = allocator.plan(&load);
 /// assert_eq!(plan.drafters, 0, "what plain decoding takes is not known yet");
 /// allocator.observe(&plan, &Outcome { rows: 1, context: 40, verify: 0.01, ..Outcome::default() });
@@ -115,8 +129,7 @@ pub struct Counts {
 pub struct Allocator {
     options: Options,
     costs: CostModel,
-    gain: Gain,
-    calibration: Calibration,
+    classes: [Class; CLASSES],
     account: Account,
     counts: Counts,
     /// Whether drafting is the rule.
@@ -124,9 +137,10 @@ pub struct Allocator {
     /// Rounds since the other way was last seen, and how many it may be.
     since: u32,
     again: u32,
-    /// Rounds until the next review, and the streams for which the last one holds.
+    /// Rounds until the next review, and the streams for which the last one holds: all, those that may draft, and those of
+    /// them that never did.
     rest: u32,
-    reviewed: (usize, usize),
+    reviewed: [usize; 3],
     rounds: u32,
 }
 
@@ -140,15 +154,14 @@ impl Allocator {
         Allocator {
             options,
             costs: CostModel::default(),
-            gain: Gain::default(),
-            calibration: Calibration::new(),
+            classes: Default::default(),
             account: Account::new(options.exploration),
             counts: Counts::default(),
             drafting: false,
             since: 0,
             again: AGAIN[0],
             rest: 0,
-            reviewed: (0, 0),
+            reviewed: [0; 3],
             rounds: 0,
         }
     }
@@ -168,14 +181,9 @@ impl Allocator {
         &self.costs
     }
 
-    /// What scores are worth.
-    pub fn calibration(&self) -> &Calibration {
-        &self.calibration
-    }
-
-    /// As [`calibration`](Self::calibration), to learn from a round.
-    pub fn calibration_mut(&mut self) -> &mut Calibration {
-        &mut self.calibration
+    /// How far scores were off; `None` while nothing was accepted.
+    pub fn errors(&self) -> Option<Errors> {
+        Errors::of(self.classes.iter().map(|class| &class.calibration))
     }
 
     /// Rounds so far.
@@ -188,19 +196,26 @@ impl Allocator {
         self.account.spent()
     }
 
-    /// Tokens that `nodes` nodes a stream are expected to gain; `None` before the first draft.
-    pub fn expected(&self, nodes: f64) -> Option<f64> {
-        self.gain.expected(nodes)
+    /// Puts those streams first that are to draft first: whose drafts may be worth most, and of equals those with least to
+    /// read.
+    pub fn rank(&self, candidates: &mut [Candidate]) {
+        let worth = |candidate: &Candidate| {
+            let gain = &self.classes[candidate.record.class()].gain;
+            candidate.record.hope(gain.spread()) * gain.expected(USUAL).unwrap_or(1.0)
+        };
+        candidates.sort_by(|a, b| worth(b).total_cmp(&worth(a)).then(a.unread.cmp(&b.unread)));
     }
 
     /// Decides who drafts.
     pub fn plan(&mut self, load: &Load<'_>) -> Plan {
-        let (streams, may) = (load.streams, load.unread.len());
+        let streams = load.streams;
         let idle = Plan { drafters: 0, reach: 0, kind: Kind::Best, rate: 0.0, plain: 0.0, streams };
-        if self.rounds < WARM || may == 0 {
+        if self.rounds < WARM || load.candidates.is_empty() {
             return idle;
         }
-        if self.rest > 0 && self.reviewed == (streams, may) {
+        let fresh = load.candidates.iter().filter(|candidate| candidate.record.drafts() == 0).count();
+        let reviewed = [streams, load.candidates.len(), fresh];
+        if self.rest > 0 && self.reviewed == reviewed {
             self.rest -= 1;
             return idle;
         }
@@ -210,63 +225,67 @@ impl Allocator {
             return idle;
         };
         let plain_rate = streams as f64 / plain;
-        let needed = plain_rate * if self.drafting { 1.0 } else { BETTER };
-        let best = market.best().filter(|&(_, rate)| rate > needed && self.gain.samples() >= EVIDENCE);
+        let needed = plain_rate * if self.drafting { STILL } else { BETTER };
+        let best = market.best().filter(|&(_, rate)| rate > needed);
         let rate = best.map_or(plain_rate, |(_, rate)| rate);
-        let look = |way: Way| Plan {
-            drafters: way.drafters,
-            reach: market.reach(way.drafters, rate).max(way.rows - load.rows),
-            kind: Kind::Look(Some(way.rows)),
-            rate,
-            plain,
-            streams,
+        let draft = |drafters: usize, kind: Kind| {
+            let reach = market.reach(drafters, rate);
+            Plan { drafters, reach, kind, rate, plain, streams }
+        };
+        let look = |way: Way| {
+            let plan = draft(way.drafters, Kind::Look(Some(way.rows)));
+            Plan { reach: plan.reach.max(way.rows - load.rows), ..plan }
         };
         let compare = Plan { kind: Kind::Look(None), rate, plain, ..idle };
         let affords = |regret| self.account.affords(regret);
+        let promising = || market.promising(rate, affords).map(|(way, _)| look(way));
         let plan = match best {
             Some(_) if self.since >= COMPARE && affords(plain - streams as f64 / rate) => compare,
-            Some((way, _)) => market
-                .promising(rate, affords)
-                .map_or_else(|| Plan { kind: Kind::Best, ..look(way) }, |(way, _)| look(way)),
-            None => market
-                .promising(rate, affords)
-                .or_else(|| market.refresh(rate).filter(|&(_, r)| self.since >= self.again && affords(r)))
-                .map_or(Plan { rate, plain, ..idle }, |(way, _)| look(way)),
+            Some((way, _)) => promising().unwrap_or_else(|| draft(way.drafters, Kind::Best)),
+            None => {
+                let probe = || market.probe(rate).filter(|&r| affords(r)).map(|_| draft(1, Kind::Look(None)));
+                let refresh =
+                    || market.refresh(rate).filter(|&(_, r)| self.since >= self.again && affords(r));
+                let other = || probe().or_else(|| refresh().map(|(way, _)| look(way)));
+                promising().or_else(other).unwrap_or(Plan { rate, plain, ..idle })
+            }
         };
         let drafts = best.is_some();
         if drafts != self.drafting {
             (self.drafting, self.since, self.again) = (drafts, 0, AGAIN[0]);
         }
         self.rest = if plan == (Plan { rate, plain, ..idle }) { REVIEW } else { 0 };
-        self.reviewed = (streams, may);
+        self.reviewed = reviewed;
         plan
     }
 
-    /// Chooses how many nodes are verified. `phi[n]` is Φ(n) of the forest, from `phi[0]` = 0 on.
-    pub fn choose(&mut self, plan: &mut Plan, load: &Load<'_>, phi: &[f64]) -> usize {
-        if plan.drafters == 0 {
-            return 0;
-        }
-        self.gain.observe(phi, plan.drafters);
-        let most = phi.len().saturating_sub(1);
-        if let Kind::Look(Some(rows)) = plan.kind {
-            return (rows - load.rows).min(most);
-        }
+    /// Draft rows of the stream of this record with the probabilities that they are worth.
+    pub fn scorer<'a>(&self, record: &Record, rows: &'a [DraftRow]) -> Calibrated<'a> {
+        self.classes[record.class()].calibration.calibrate(rows, record)
+    }
+
+    /// Decides how far the trees of this plan's streams grow, and how many nodes are verified.
+    pub fn growth(&self, plan: &Plan, load: &Load<'_>) -> Growth {
         let market = self.market(*load);
-        let honesty = self.gain.honesty();
-        let tokens = |rows: usize| load.streams as f64 + honesty * phi[rows - load.rows];
-        let draft = |rows: usize| {
-            market.draft_seconds(plan.drafters, tokens(rows) - load.streams as f64).unwrap_or(0.0)
+        let drafters = plan.drafters;
+        let fixed = match plan.kind {
+            Kind::Look(Some(rows)) => Some(rows - load.rows),
+            _ => None,
         };
-        let seconds = |rows: usize| Some(draft(rows) + market.prices.verify(rows)?);
-        let least = load.rows + plan.drafters * self.options.limits.floor;
-        let edges = market.edges(load.rows + most).filter(|&rows| rows >= least);
-        let edges = std::iter::once(load.rows).chain(edges);
-        let known = edges.filter(|&rows| rows as f64 <= market.prices.largest_verify());
-        let rated = known.filter_map(|rows| Some((rows, tokens(rows) / seconds(rows)?)));
-        let (chosen, rate) = rated.max_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((load.rows, plan.rate));
-        plan.rate = rate;
-        chosen - load.rows
+        let least = drafters * load.depths;
+        let floor = drafters * self.options.limits.floor;
+        let least = least.max(floor).max(fixed.unwrap_or(0)).min(plan.reach);
+        Growth::new(&market, drafters, floor, [least, plan.reach], fixed)
+    }
+
+    /// Learns from the tree that was grown of a stream's draft, before it is cut to what is verified.
+    pub fn drafted(&mut self, record: &mut Record, tree: &Tree) {
+        self.classes[record.class()].gain.observe(record, tree);
+    }
+
+    /// Learns from the tokens that the target chose where a stream had drafted.
+    pub fn learn(&mut self, record: &mut Record, verdict: Verdict<'_>) {
+        self.classes[record.class()].calibration.learn(record, verdict);
     }
 
     /// Learns from a round of this plan.
@@ -278,15 +297,19 @@ impl Allocator {
             self.costs.observe_draft(outcome.drafting, outcome.context, outcome.draft);
         }
         self.costs.observe_verify(outcome.rows, outcome.context, outcome.verify);
-        if plan.drafters > 0 {
-            self.gain.settle(outcome.promised, outcome.accepted);
-        }
         let plain = if plan.plain > 0.0 { plan.plain } else { outcome.seconds() };
         match plan.kind {
             Kind::Best => self.account.earn(outcome.seconds(), plain),
             Kind::Look(_) => {
-                let tokens = plan.streams as f64 + outcome.accepted;
-                self.account.spend(outcome.seconds() - tokens / plan.rate, plain);
+                // What a few streams gain shortens nothing for those that wait for the others.
+                let gained = if plan.drafters < plan.streams { 0.0 } else { outcome.accepted };
+                let tokens = plan.streams as f64 + gained;
+                // A disturbance would have come anyway: what a look costs is what such a round takes.
+                let prices = self.costs.prices(outcome.context);
+                let verify = prices.verify(outcome.rows).unwrap_or(outcome.verify);
+                let draft = prices.draft(outcome.drafting).unwrap_or(outcome.draft);
+                let usual = prices.read(outcome.read_tokens) + draft + verify;
+                self.account.spend(outcome.seconds().min(usual) - tokens / plan.rate, plain);
             }
         }
         let count = match (plan.kind, plan.drafters) {
@@ -303,12 +326,7 @@ impl Allocator {
     }
 
     fn market<'a>(&'a self, load: Load<'a>) -> Market<'a> {
-        Market {
-            load,
-            prices: self.costs.prices(load.context),
-            costs: &self.costs,
-            gain: &self.gain,
-            limits: self.options.limits,
-        }
+        let gains = self.classes.each_ref().map(|class| &class.gain);
+        Market::new(load, &self.costs, gains, self.options.limits)
     }
 }

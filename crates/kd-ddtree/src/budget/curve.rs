@@ -17,6 +17,8 @@ struct Cell {
     /// Mean size of what was observed, since a bucket is wider than one size.
     size: f64,
     samples: u32,
+    /// How much slower than known the last observation was, as a logarithm.
+    surprise: f64,
     /// Number of the curve's observation that was the last one here.
     seen: u64,
 }
@@ -51,8 +53,10 @@ impl Curve {
             2 | 3 => cell.log = cell.log.min(log),
             // The tempo follows the cells that are seen all the time; they themselves move slowly beside it.
             _ if settled && gap <= STALE => cell.log += surprise / 50.0,
-            _ => cell.log += surprise / 3.0,
+            // A cell that is seen now and then cannot tell a disturbance from a change until it is seen again.
+            _ => cell.log += surprise.min(cell.surprise.max(0.0)) / 3.0,
         }
+        cell.surprise = surprise;
         cell.size += (size as f64 - cell.size) / 8.0;
         (settled && gap <= STALE).then_some(surprise)
     }
@@ -60,7 +64,7 @@ impl Curve {
     /// Takes over what another process measured: as a cell of a few observations.
     pub(crate) fn seed(&mut self, size: usize, context: usize, log: f64) {
         self.cells[bucket(size)][context_bucket(context)] =
-            Cell { log, size: size as f64, samples: SETTLED, seen: self.observed };
+            Cell { log, size: size as f64, samples: SETTLED, surprise: 0.0, seen: self.observed };
     }
 
     /// Observations at this size and context.
@@ -84,20 +88,32 @@ impl Curve {
     /// carried over to this one.
     pub(crate) fn line(&self, context: usize, tempo: f64) -> Line {
         let context = context_bucket(context);
-        let carried = self.cells.iter().filter_map(|contexts| self.carried(contexts, context));
-        let mut points: Vec<(f64, f64)> = carried.map(|(size, log)| (size, (log + tempo).exp())).collect();
-        points.dedup_by(|b, a| b.0 <= a.0);
+        let mut points: Vec<(f64, f64)> = Vec::new();
+        for cell in self.cells.iter().filter_map(|contexts| self.carried(contexts, context)) {
+            let mut seconds = (cell.log + tempo).exp();
+            let Some(&(size, smaller)) = points.last() else {
+                points.push((cell.size, seconds));
+                continue;
+            };
+            // No row takes longer in a larger pass: a single measurement that says so met something else.
+            if cell.samples == 1 {
+                seconds = seconds.min(smaller * cell.size / size);
+            }
+            if cell.size > size {
+                points.push((cell.size, seconds));
+            }
+        }
         Line(points)
     }
 
-    /// Mean size and logarithm of the seconds of a bucket in this context, or from the nearest one, as much slower as other sizes are here than there.
-    fn carried(&self, contexts: &[Cell; CONTEXTS], context: usize) -> Option<(f64, f64)> {
+    /// A bucket in this context, or from the nearest one, as much slower as other sizes are here than there.
+    fn carried(&self, contexts: &[Cell; CONTEXTS], context: usize) -> Option<Cell> {
         let nearest = (0..CONTEXTS)
             .filter(|&other| contexts[other].samples > 0)
             .min_by_key(|&other| other.abs_diff(context))?;
         let cell = contexts[nearest];
         let growth = if nearest == context { 0.0 } else { self.growth(nearest, context) };
-        Some((cell.size, cell.log + growth))
+        Some(Cell { log: cell.log + growth, ..cell })
     }
 
     /// Logarithm of how much longer a pass takes in context `to` than in `from`: the mean over sizes seen in both.

@@ -1,59 +1,80 @@
 //! What nodes gain on average, before a draft is seen.
 
 use super::buckets::{bucket, edge};
-use crate::tree::MAX_NODES;
+use super::record::Record;
+use crate::tree::{MAX_NODES, Tree};
 
 /// Points of the curve: 1, 2, 3, 4, 6, … nodes of a stream.
 const POINTS: usize = 14;
 const _: () = assert!(edge(POINTS - 1) >= MAX_NODES && edge(POINTS - 2) < MAX_NODES);
+/// Drafts of new streams that the curve remembers.
+const MEMORY: f64 = 12.0;
+/// Nodes at which drafts are compared.
+const USUAL: usize = 8;
+/// How much streams differ before any was seen, and what they differ at least, as shares of what they gain.
+const SPREAD: [f64; 2] = [0.5, 0.35];
 
-/// A moving average of Φ over nodes, both per drafting stream, and how honest Φ was.
-#[derive(Debug, Clone, Default)]
+/// A moving average of Φ over nodes, both per stream: what the draft of a new stream promises.
+#[derive(Debug, Clone)]
 pub(crate) struct Gain {
     points: [f64; POINTS],
-    samples: [u32; POINTS],
-    /// Tokens that drafts gained and were said to gain; old rounds fade.
-    gained: f64,
-    promised: f64,
+    samples: u32,
+    weight: f64,
+    spread: f64,
+}
+
+impl Default for Gain {
+    fn default() -> Self {
+        Self { points: [0.0; POINTS], samples: 0, weight: 0.0, spread: SPREAD[0] }
+    }
 }
 
 impl Gain {
-    /// Takes Φ over the nodes of a forest of `streams` trees, from Φ(0) = 0 on.
-    pub(crate) fn observe(&mut self, phi: &[f64], streams: usize) {
-        for (i, (point, samples)) in self.points.iter_mut().zip(&mut self.samples).enumerate() {
-            let Some(phi) = phi.get(edge(i) * streams) else { break };
-            *samples += 1;
-            let weight = f64::max(1.0 / f64::from(*samples), 0.05);
-            *point += weight * (phi / streams as f64 - *point);
+    /// Takes the tree that was grown from a draft of the stream of this record.
+    pub(crate) fn observe(&mut self, record: &mut Record, tree: &Tree) {
+        let mut phi = [0.0; MAX_NODES + 1];
+        for (row, node) in (1..).zip(tree.nodes()) {
+            phi[row] = phi[row - 1] + f64::from(node.score.exp());
         }
-    }
-
-    /// A round that promised `promised` tokens beyond those of plain decoding gained `gained`.
-    pub(crate) fn settle(&mut self, promised: f64, gained: f64) {
-        self.promised = 0.98 * self.promised + promised;
-        self.gained = 0.98 * self.gained + gained;
-    }
-
-    /// What a promise of 1 is worth, from what became of earlier ones.
-    pub(crate) fn honesty(&self) -> f64 {
-        const PRIOR: f64 = 8.0;
-        (self.gained + PRIOR) / (self.promised + PRIOR)
+        let len = tree.len();
+        // Beyond the last node that was taken, nodes are taken to be worth as much less as there are more of them.
+        let last = if len == 0 { 0.0 } else { (phi[len] - phi[len - 1]) * len as f64 };
+        let at = |nodes: usize| {
+            if nodes <= len { phi[nodes] } else { phi[len] + last * (nodes as f64 / len.max(1) as f64).ln() }
+        };
+        let usual = len.clamp(1, USUAL);
+        let expected = self.expected(usual as f64).filter(|&gain| gain > 0.0);
+        let worth = expected.map_or(1.0, |expected| at(usual) / expected);
+        // A stream's later drafts say ever less of other streams.
+        let weight = 1.0 / (1.0 + f64::from(record.drafts()) / 2.0);
+        self.weight += weight - weight * self.weight / MEMORY;
+        let share = weight / self.weight;
+        self.samples = self.samples.saturating_add(1);
+        self.spread += share * ((worth - 1.0).abs() - self.spread);
+        for (i, point) in self.points.iter_mut().enumerate() {
+            *point += share * (at(edge(i)) - *point);
+        }
+        record.drafted(worth);
     }
 
     /// Drafts seen.
     pub(crate) fn samples(&self) -> u32 {
-        self.samples[0]
+        self.samples
     }
 
-    /// Tokens that `nodes` nodes gain a stream. `None` before the first draft.
+    /// How much streams differ in what they gain.
+    pub(crate) fn spread(&self) -> f64 {
+        self.spread.max(SPREAD[1])
+    }
+
+    /// Tokens that `nodes` nodes gain a new stream. `None` before the first draft.
     pub(crate) fn expected(&self, nodes: f64) -> Option<f64> {
-        let known = self.samples.iter().take_while(|&&samples| samples > 0).count();
-        if known == 0 {
+        if self.samples == 0 {
             return None;
         }
-        let above = bucket(nodes.ceil() as usize).min(known - 1);
+        let above = bucket(nodes.ceil() as usize).min(POINTS - 1);
         let (x1, y1) = (edge(above) as f64, self.points[above]);
         let (x0, y0) = if above == 0 { (0.0, 0.0) } else { (edge(above - 1) as f64, self.points[above - 1]) };
-        Some((y0 + (y1 - y0) * ((nodes - x0) / (x1 - x0)).clamp(0.0, 1.0)) * self.honesty())
+        Some(y0 + (y1 - y0) * ((nodes - x0) / (x1 - x0)).clamp(0.0, 1.0))
     }
 }

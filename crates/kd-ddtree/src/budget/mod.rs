@@ -21,10 +21,14 @@ mod calibration;
 mod cost;
 mod curve;
 mod gain;
+mod growth;
+mod record;
 mod search;
 
 pub use allocator::{Allocator, Counts, Options, Outcome, Plan};
 pub use buckets::{CONTEXTS, SIZES, context_edge, edge};
 pub use calibration::{Calibrated, Calibration, Errors, Verdict};
 pub use cost::{CostModel, Prices, Stored, StoredCell};
-pub use search::Load;
+pub use growth::Growth;
+pub use record::Record;
+pub use search::{Candidate, Load};

@@ -4,16 +4,34 @@ use super::account::ROOM;
 use super::buckets::{SIZES, bucket, edge};
 use super::cost::{CostModel, Prices};
 use super::gain::Gain;
+use super::record::{CLASSES, Record};
 use crate::forest::StreamLimits;
 
 /// Observations of a bucket before it counts as measured: the first one may have met cold memory.
 const MEASURED: u32 = 2;
+/// Drafts seen before drafting can become the rule.
+const EVIDENCE: u32 = 2;
 /// Rounds over which reading a backlog into the drafter's context is paid off.
 const PAY_OFF: f64 = 64.0;
 /// Passes after which a measurement is taken to be this much too high, if that made a difference.
 const STALE: (u64, f64) = (96, 1.2);
 /// Share of the known rate by which an unmeasured way must promise more to be worth a look.
 const PROMISING: f64 = 1.03;
+/// How likely a hope is to come true.
+const LUCK: f64 = 0.2;
+
+/// A stream that may draft.
+#[derive(Debug, Clone, Copy)]
+pub struct Candidate {
+    /// The caller's own number for it.
+    pub id: usize,
+    /// What its drafts were worth.
+    pub record: Record,
+    /// Committed tokens that the drafter has not read yet.
+    pub unread: usize,
+    /// Tokens that it may still generate.
+    pub left: usize,
+}
 
 /// What a round has to work with, before anything is drafted.
 #[derive(Debug, Clone, Copy)]
@@ -29,8 +47,8 @@ pub struct Load<'a> {
     pub context: usize,
     /// Tokens that a draft is deep.
     pub depths: usize,
-    /// One entry for each stream that may draft, ascending: committed tokens that the drafter has not read yet.
-    pub unread: &'a [usize],
+    /// The streams that may draft, those first that [`Allocator::rank`](super::Allocator::rank) puts first.
+    pub candidates: &'a [Candidate],
 }
 
 /// A way to spend a round: so many streams draft, and the pass has so many rows.
@@ -40,46 +58,106 @@ pub(crate) struct Way {
     pub(crate) rows: usize,
 }
 
+/// The first so many candidates.
+#[derive(Debug, Clone, Copy, Default)]
+struct Crowd {
+    size: usize,
+    /// What their drafts are expected to be worth, and may be worth, by kind.
+    ratios: [f64; CLASSES],
+    hopes: [f64; CLASSES],
+    unread: usize,
+}
+
 /// Everything that ways are judged by.
 pub(crate) struct Market<'a> {
     pub(crate) load: Load<'a>,
     pub(crate) prices: Prices,
-    pub(crate) costs: &'a CostModel,
-    pub(crate) gain: &'a Gain,
-    pub(crate) limits: StreamLimits,
+    costs: &'a CostModel,
+    gains: [&'a Gain; CLASSES],
+    limits: StreamLimits,
+    /// Of one, two, four, … and all candidates.
+    crowds: Vec<Crowd>,
 }
 
-impl Market<'_> {
+impl<'a> Market<'a> {
+    pub(crate) fn new(
+        load: Load<'a>,
+        costs: &'a CostModel,
+        gains: [&'a Gain; CLASSES],
+        limits: StreamLimits,
+    ) -> Self {
+        let all = load.candidates.len();
+        let (mut crowd, mut crowds) = (Crowd::default(), Vec::new());
+        for candidate in load.candidates {
+            let class = candidate.record.class();
+            crowd.size += 1;
+            crowd.ratios[class] += candidate.record.ratio();
+            crowd.hopes[class] += candidate.record.hope(gains[class].spread());
+            crowd.unread += candidate.unread;
+            if crowd.size.is_power_of_two() || crowd.size == all {
+                crowds.push(crowd);
+            }
+        }
+        Self { load, prices: costs.prices(load.context), costs, gains, limits, crowds }
+    }
+
     /// Seconds of a round without the allocator's nodes. `None` before the first round.
     pub(crate) fn plain_seconds(&self) -> Option<f64> {
         Some(self.prices.verify(self.load.rows)? + self.prices.draft(self.load.drafting).unwrap_or(0.0))
     }
 
+    /// Largest verify pass whose costs are known, in rows.
+    pub(crate) fn largest_known(&self) -> f64 {
+        self.prices.largest_verify()
+    }
+
     /// The way that is expected to bring most tokens a second, among those that what was measured can tell.
     pub(crate) fn best(&self) -> Option<(Way, f64)> {
-        let known = self.ways().filter(|way| way.rows as f64 <= self.prices.largest_verify());
-        best(known.filter_map(|way| Some((way, self.rate(way)?))))
+        best(self.known_ways().filter_map(|(crowd, way)| Some((way, self.rate(crowd, way)?))))
     }
 
     /// The way that was not measured lately and may bring most beyond `rate` for what a look at it is expected to cost,
-    /// and these costs in seconds. The first look of all is the cheapest one.
+    /// and these costs in seconds. The first look of all is at the chain of one stream.
     pub(crate) fn promising(&self, rate: f64, affords: impl Fn(f64) -> bool) -> Option<(Way, f64)> {
         let round = self.load.streams as f64 / rate;
-        let known = self.gain.samples() > 0;
-        let looks = self.ways().filter_map(|way| {
-            let most = self.most(way) / rate;
-            let regret = self.regret(way, rate);
-            let worth = if known { (most - 1.0) / regret.max(round / 4.0) } else { -regret };
-            (most > PROMISING && regret < ROOM * round).then_some(((way, regret), worth))
+        let known = self.gains.iter().any(|gain| gain.samples() > 0);
+        let chain = self.load.rows + self.load.depths;
+        let looks = self.ways().filter_map(|(crowd, way)| {
+            let most = self.most(crowd, way) / rate;
+            let regret = self.regret(crowd, way, rate);
+            let worth = if known {
+                (most - 1.0) / regret.max(round / 4.0)
+            } else {
+                -(chain.abs_diff(way.rows) as f64)
+            };
+            let may =
+                most > PROMISING && regret < ROOM * round && (known || way.drafters == 1) && affords(regret);
+            may.then_some(((way, regret), worth))
         });
-        best(looks).map(|(look, _)| look).filter(|&(_, regret)| affords(regret))
+        best(looks).map(|(look, _)| look)
+    }
+
+    /// Seconds that a draft of the first candidate alone costs, which is verified only if it then pays; `None` unless what
+    /// may come of it makes up for that within the tokens that are left.
+    pub(crate) fn probe(&self, rate: f64) -> Option<f64> {
+        let hope = |(crowd, way): (&Crowd, Way)| {
+            let gained = self.hoped(crowd, way);
+            let seconds = self.draft_seconds(way.drafters, gained)? + self.prices.verify(way.rows)?;
+            Some(((), (self.load.streams as f64 + gained) / seconds))
+        };
+        let ((), hope) = best(self.known_ways().filter_map(hope))?;
+        let left: usize = self.load.candidates.iter().map(|candidate| candidate.left).sum();
+        let saved = left as f64 * (1.0 / rate - 1.0 / hope);
+        let regret = self.prices.draft(self.load.drafting + 1)? + self.backlog(self.crowds.first()?);
+        (hope > PROMISING * rate && LUCK * saved > regret).then_some(regret)
     }
 
     /// The way to see with least effort how drafting fares now: one stream's draft.
     pub(crate) fn refresh(&self, rate: f64) -> Option<(Way, f64)> {
-        let known = self.ways().filter(|way| way.drafters == 1 && self.is_size_measured(way.rows));
-        let (way, _) = best(known.filter_map(|way| Some((way, self.rate(way)?))))?;
-        Some((way, self.regret(way, rate)))
+        let known = self.ways().filter(|(_, way)| way.drafters == 1 && self.is_size_measured(way.rows));
+        let rated = known.filter_map(|(crowd, way)| Some(((crowd, way), self.rate(crowd, way)?)));
+        let ((crowd, way), _) = best(rated)?;
+        Some((way, self.regret(crowd, way, rate)))
     }
 
     /// Nodes worth taking from the heap for `drafters` streams: to the largest bucket that could bring more than `rate`
@@ -91,7 +169,7 @@ impl Market<'_> {
         let could = |rows: &usize| all > rate * (draft + self.prices.verify_floor(*rows));
         let largest = self.edges(most).filter(could).last().unwrap_or(0);
         // Enough to learn what small trees gain.
-        let least = (self.load.rows + 32 * drafters).min(most);
+        let least = (self.load.rows + self.load.depths * drafters).min(most);
         largest.max(least) - self.load.rows
     }
 
@@ -112,60 +190,84 @@ impl Market<'_> {
     }
 
     /// Seconds that a look at a way is expected to cost beyond what its tokens take at `rate`.
-    fn regret(&self, way: Way, rate: f64) -> f64 {
-        let gained = self.gained(way).unwrap_or(0.0);
+    fn regret(&self, crowd: &Crowd, way: Way, rate: f64) -> f64 {
+        let gained = self.gained(crowd, way, 1).unwrap_or(0.0);
         let draft = self.prices.draft(self.load.drafting + way.drafters);
         // Nothing known of drafting: take it for as long as a round without nodes when all streams draft.
         let share = (way.drafters as f64 / self.load.streams as f64).sqrt();
         let draft = draft.or_else(|| Some(share * self.prices.verify(self.load.rows)?)).unwrap_or(0.0);
         let verify = self.prices.verify(way.rows).unwrap_or(0.0);
-        draft + verify + self.backlog(way.drafters) - (self.load.streams as f64 + gained) / rate
+        draft + verify + self.backlog(crowd) - (self.load.streams as f64 + gained) / rate
     }
 
     /// Tokens a second that are expected of a way.
-    fn rate(&self, way: Way) -> Option<f64> {
-        let gained = self.gained(way)?;
-        let draft = self.draft_seconds(way.drafters, gained)? + self.backlog(way.drafters) / PAY_OFF;
-        Some((self.load.streams as f64 + gained) / (draft + self.prices.verify(way.rows)?))
+    fn rate(&self, crowd: &Crowd, way: Way) -> Option<f64> {
+        let gained = self.gained(crowd, way, EVIDENCE)?;
+        let draft = self.draft_seconds(way.drafters, gained)? + self.backlog(crowd) / PAY_OFF;
+        let seconds = draft + self.prices.verify(way.rows)?;
+        Some((self.load.streams as f64 + gained) / seconds)
     }
 
     /// Tokens a second that a way may bring beyond what is known: 0 for one that was measured lately. No more rows take
     /// less time, and as long as little was drafted, much may be accepted.
-    fn most(&self, way: Way) -> f64 {
+    fn most(&self, crowd: &Crowd, way: Way) -> f64 {
         let context = self.load.context;
         let (verified, verify_age) = self.costs.verified(way.rows, context);
         let (drafted, draft_age) = self.costs.drafted(self.load.drafting + way.drafters, context);
         if verified.min(drafted) >= MEASURED {
             let stale = verify_age.max(draft_age) > STALE.0;
-            return self.rate(way).filter(|_| stale).map_or(0.0, |rate| STALE.1 * rate);
+            return self.rate(crowd, way).filter(|_| stale).map_or(0.0, |rate| STALE.1 * rate);
         }
-        let nodes = (way.rows - self.load.rows) as f64 / way.drafters as f64;
-        let full = nodes.min(self.load.depths as f64);
-        let doubt = 1.0 + 1.0 / f64::from(self.gain.samples().max(1)).sqrt();
-        let gained = self.gain.expected(nodes).map_or(full, |gain| (gain * doubt).min(full));
         let draft = self.prices.draft_floor(self.load.drafting + way.drafters);
         let seconds = draft + self.prices.verify_floor(way.rows);
-        (self.load.streams as f64 + gained * way.drafters as f64) / seconds
+        (self.load.streams as f64 + self.hoped(crowd, way)) / seconds
     }
 
-    fn gained(&self, way: Way) -> Option<f64> {
-        let drafters = way.drafters as f64;
-        Some(self.gain.expected((way.rows - self.load.rows) as f64 / drafters)? * drafters)
+    /// Tokens that the drafts of a way are expected to gain; `None` before `evidence` drafts of such streams were seen.
+    fn gained(&self, crowd: &Crowd, way: Way, evidence: u32) -> Option<f64> {
+        let (nodes, full) = self.shape(way);
+        let mut sum = 0.0;
+        for (gain, ratio) in self.gains.iter().zip(crowd.ratios).filter(|(_, ratio)| *ratio > 0.0) {
+            sum += ratio * gain.expected(nodes).filter(|_| gain.samples() >= evidence)?;
+        }
+        Some(sum.min(full))
     }
 
-    fn backlog(&self, drafters: usize) -> f64 {
-        self.prices.read(self.load.unread[..drafters].iter().sum())
+    /// Tokens that they may gain: all that they can as long as nothing is known.
+    fn hoped(&self, crowd: &Crowd, way: Way) -> f64 {
+        let (nodes, full) = self.shape(way);
+        let seen = self.gains.iter().max_by_key(|gain| gain.samples());
+        let other = seen.and_then(|gain| gain.expected(nodes));
+        let worth =
+            |(gain, hope): (&&Gain, f64)| gain.expected(nodes).or(other).map_or(full, |gain| hope * gain);
+        let hopes = self.gains.iter().zip(crowd.hopes).filter(|(_, hope)| *hope > 0.0);
+        hopes.map(worth).sum::<f64>().min(full)
     }
 
-    /// One, two, four, … and all of the streams that may draft, each at all edges that their caps allow.
-    fn ways(&self) -> impl Iterator<Item = Way> + '_ {
-        let all = self.load.unread.len();
-        let some = std::iter::successors(Some(1), |n| Some(2 * n)).take_while(move |&n| n < all);
-        some.chain((all > 0).then_some(all)).flat_map(move |drafters| {
+    /// Nodes of each drafting stream, and the tokens that all of them gain if everything is accepted.
+    fn shape(&self, way: Way) -> (f64, f64) {
+        let nodes = (way.rows - self.load.rows) as f64 / way.drafters as f64;
+        (nodes, way.drafters as f64 * nodes.min(self.load.depths as f64))
+    }
+
+    fn backlog(&self, crowd: &Crowd) -> f64 {
+        self.prices.read(crowd.unread)
+    }
+
+    /// All numbers of drafting streams, each at all edges that their caps allow.
+    fn ways(&self) -> impl Iterator<Item = (&Crowd, Way)> + '_ {
+        self.crowds.iter().flat_map(move |crowd| {
+            let drafters = crowd.size;
             let [least, most] =
                 [self.limits.floor, self.limits.cap].map(|nodes| self.load.rows + drafters * nodes);
-            self.edges(most).filter(move |&rows| rows >= least).map(move |rows| Way { drafters, rows })
+            let edges = self.edges(most).filter(move |&rows| rows >= least);
+            edges.map(move |rows| (crowd, Way { drafters, rows }))
         })
+    }
+
+    /// Those of them whose passes are no larger than the largest one that was measured.
+    fn known_ways(&self) -> impl Iterator<Item = (&Crowd, Way)> + '_ {
+        self.ways().filter(|(_, way)| way.rows as f64 <= self.largest_known())
     }
 }
 

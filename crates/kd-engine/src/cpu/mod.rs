@@ -76,12 +76,12 @@ impl Cpu {
 
 impl Backend for Cpu {
     fn open(&mut self, sequence: &Sequence) -> Result<(), DeviceError> {
-        self.unread[sequence.slot] = Unread::default();
+        self.unread[sequence.slot].clear();
         Ok(())
     }
 
     fn close(&mut self, sequence: &Sequence) {
-        self.unread[sequence.slot] = Unread::default();
+        self.unread[sequence.slot].clear();
     }
 
     fn prefill(&mut self, chunks: &[Chunk<'_>]) -> Result<Answers, DeviceError> {
@@ -177,18 +177,19 @@ impl Cpu {
 impl Reader {
     /// Reads what these streams have committed, in one batch; returns the number of tokens.
     fn read(&mut self, pool: &Pool, unread: &mut [Unread], sequences: &[&Sequence]) -> usize {
-        let taken: Vec<Unread> = sequences.iter().map(|s| std::mem::take(&mut unread[s.slot])).collect();
-        let (taps, positions) = unread::together(&taken);
+        let (taps, positions) = unread::together(sequences.iter().map(|s| &unread[s.slot]));
         if positions.is_empty() {
             return 0;
         }
         let tokens = positions.len();
         let layers = self.drafter.context(pool, &taps, positions);
         let mut first = 0;
-        for (sequence, unread) in sequences.iter().zip(&taken) {
+        for sequence in sequences {
+            let unread = &mut unread[sequence.slot];
             let rows: Vec<usize> = (first..first + unread.tokens()).collect();
             self.context.commit(&layers, &rows, &sequence.pages, unread.start());
             first += rows.len();
+            unread.clear();
         }
         tokens
     }

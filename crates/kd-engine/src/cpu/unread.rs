@@ -33,6 +33,12 @@ impl Unread {
         size_of_val(self.taps.as_slice()) > MOST_BYTES
     }
 
+    /// Forgets all of them and keeps the memory: pages touched for the first time would cost plain rounds more than copying.
+    pub(super) fn clear(&mut self) {
+        self.taps.clear();
+        self.tokens = 0;
+    }
+
     /// Appends the named rows of a pass's taps, which take positions `position ..`.
     pub(super) fn push(&mut self, taps: &Matrix, rows: &[usize], position: usize) {
         if self.tokens == 0 {
@@ -45,10 +51,11 @@ impl Unread {
 }
 
 /// Taps `[tokens, taps · hidden]` and positions of all of them in one batch.
-pub(super) fn together(all: &[Unread]) -> (Matrix, Vec<usize>) {
+pub(super) fn together<'a>(all: impl Iterator<Item = &'a Unread> + Clone) -> (Matrix, Vec<usize>) {
     let positions: Vec<usize> =
-        all.iter().flat_map(|unread| unread.start..unread.start + unread.tokens).collect();
-    let taps: Vec<f32> = all.iter().flat_map(|unread| &unread.taps).copied().collect();
+        all.clone().flat_map(|unread| unread.start..unread.start + unread.tokens).collect();
+    let mut taps = Vec::with_capacity(all.clone().map(|unread| unread.taps.len()).sum());
+    all.for_each(|unread| taps.extend_from_slice(&unread.taps));
     let width = taps.len().checked_div(positions.len()).unwrap_or(0);
     let taps = Matrix::from_vec(positions.len(), width, taps).expect("a row of taps for each token");
     (taps, positions)

@@ -81,7 +81,7 @@ pub(super) fn learnt(budget: &Allocator) -> anyhow::Result<()> {
         "auto: {plain} plain rounds, {drafted} drafted ones, {looks} to learn, which cost {:.1} ms",
         1e3 * budget.spent()
     )?;
-    if let Some(errors) = budget.calibration().errors() {
+    if let Some(errors) = budget.errors() {
         writeln!(
             out,
             "calibration error: {:.1} % of accepted tokens as drafted, {:.1} % calibrated, over {:.0} tokens",

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use kd_ddtree::budget::{Allocator, Calibrated, Load, Options, Outcome, Verdict};
+use kd_ddtree::budget::{Allocator, Calibrated, Candidate, Load, Options, Outcome, Record, Verdict};
 use kd_ddtree::{DraftRow, Forest, Marginals, StreamLimits, Tree, TreeBuilder, walk};
 
 /// Depth of a draft.
@@ -96,7 +96,7 @@ pub(crate) struct Sim {
     pub(crate) drafts: Drafts,
     pub(crate) policy: Policy,
     random: Random,
-    unread: Vec<usize>,
+    streams: Vec<Stream>,
     rounds: u64,
     pub(crate) rows: usize,
     /// Sizes of trees that occurred.
@@ -105,15 +105,22 @@ pub(crate) struct Sim {
     pub(crate) seconds: f64,
 }
 
+/// A stream as the engine knows it.
+struct Stream {
+    record: Record,
+    unread: usize,
+    left: usize,
+}
+
 impl Sim {
     pub(crate) fn new(machine: Machine, drafts: Drafts, policy: Policy) -> Sim {
-        let (random, unread) = (Random(7), Vec::new());
+        let (random, streams) = (Random(7), Vec::new());
         Sim {
             machine,
             drafts,
             policy,
             random,
-            unread,
+            streams,
             rounds: 0,
             rows: 0,
             sizes: BTreeSet::new(),
@@ -124,89 +131,128 @@ impl Sim {
 
     /// Tokens a second over `rounds` rounds of `streams` streams.
     pub(crate) fn run(&mut self, streams: usize, rounds: usize) -> f64 {
-        self.unread = vec![20; streams];
+        self.begin(streams, usize::MAX / 64, 0.0);
         let (tokens, seconds) = (self.tokens, self.seconds);
-        (0..rounds).for_each(|_| self.round(streams));
+        (0..rounds).for_each(|_| self.round());
         (self.tokens - tokens) / (self.seconds - seconds)
+    }
+
+    /// Tokens a second of one answer of `tokens` tokens in each of `streams` streams, which begin together.
+    pub(crate) fn answer(&mut self, streams: usize, tokens: usize, temperature: f64) -> f64 {
+        self.begin(streams, tokens, temperature);
+        let before = self.seconds;
+        while !self.streams.is_empty() {
+            self.round();
+            self.streams.retain(|stream| stream.left > 0);
+        }
+        (streams * tokens) as f64 / (self.seconds - before)
+    }
+
+    fn begin(&mut self, streams: usize, left: usize, temperature: f64) {
+        let new = || Stream { record: Record::new(temperature), unread: 20, left };
+        self.streams = std::iter::repeat_with(new).take(streams).collect();
+    }
+
+    /// How much slower the machine is in this round.
+    fn slow(&self) -> f64 {
+        if self.rounds / 1000 % 2 == 1 { self.machine.slow } else { 1.0 }
     }
 
     fn disturbed(&mut self, seconds: f64) -> f64 {
         let spike = if self.random.uniform() < 0.01 { 3.0 } else { 1.0 };
-        let slow = if self.rounds / 1000 % 2 == 1 { self.machine.slow } else { 1.0 };
-        seconds * (1.0 + self.machine.noise * self.random.uniform()) * spike * slow
+        seconds * (1.0 + self.machine.noise * self.random.uniform()) * spike * self.slow()
     }
 
-    fn round(&mut self, streams: usize) {
+    fn round(&mut self) {
         self.rounds += 1;
+        let streams = self.streams.len();
         let all: Vec<Vec<DraftRow>> = (0..streams).map(|_| self.drafts.rows(&mut self.random)).collect();
         let truths: Vec<Vec<u32>> =
             all.iter().map(|rows| self.drafts.truth(rows, &mut self.random)).collect();
-        let mut order: Vec<usize> = (0..streams).collect();
-        order.sort_by_key(|&s| self.unread[s]);
-        let unread: Vec<usize> = order.iter().map(|&s| self.unread[s]).collect();
-        let load =
-            Load { streams, rows: streams, drafting: 0, context: 100, depths: DEPTHS, unread: &unread };
+        let candidate = |(id, stream): (usize, &Stream)| Candidate {
+            id,
+            record: stream.record,
+            unread: stream.unread,
+            left: stream.left,
+        };
+        let mut candidates: Vec<Candidate> = self.streams.iter().enumerate().map(candidate).collect();
         let (mut plan, mut forest, mut promised) = (None, Forest::new(), 0.0);
         let drafters: Vec<usize> = match &mut self.policy {
             Policy::Fixed(0) => Vec::new(),
             Policy::Fixed(nodes) => {
                 let limits = vec![StreamLimits { floor: *nodes, cap: *nodes }; streams];
-                let mut scorers: Vec<_> = order.iter().map(|&s| Marginals(&all[s])).collect();
+                let mut scorers: Vec<_> = all.iter().map(|rows| Marginals(rows)).collect();
                 TreeBuilder::new()
                     .build_forest(&mut scorers, &limits, streams * *nodes, &mut forest)
                     .expect("within limits");
-                order.clone()
+                (0..streams).collect()
             }
             Policy::Auto(allocator) => {
-                let mut decided = allocator.plan(&load);
-                let drafters = order[..decided.drafters].to_vec();
-                let mut scorers: Vec<Calibrated> =
-                    drafters.iter().map(|&s| allocator.calibration().calibrate(&all[s])).collect();
+                allocator.rank(&mut candidates);
+                let load = Load {
+                    streams,
+                    rows: streams,
+                    drafting: 0,
+                    context: 100,
+                    depths: DEPTHS,
+                    candidates: &candidates,
+                };
+                let decided = allocator.plan(&load);
+                let drafters: Vec<usize> = candidates[..decided.drafters].iter().map(|c| c.id).collect();
+                let mut scorers: Vec<Calibrated<'_>> =
+                    drafters.iter().map(|&s| allocator.scorer(&self.streams[s].record, &all[s])).collect();
                 let limits = vec![allocator.options().limits; drafters.len()];
-                TreeBuilder::new()
-                    .build_forest(&mut scorers, &limits, decided.reach, &mut forest)
-                    .expect("within limits");
-                let phi: Vec<f64> = forest.phi().collect();
-                let nodes = allocator.choose(&mut decided, &load, &phi);
-                forest.truncate(nodes);
-                promised = phi[nodes];
+                if !drafters.is_empty() {
+                    let mut growth = allocator.growth(&decided, &load);
+                    TreeBuilder::new()
+                        .build_forest_while(&mut scorers, &limits, &mut forest, |nodes, score| {
+                            growth.wants(nodes, score)
+                        })
+                        .expect("within limits");
+                    for (&s, tree) in drafters.iter().zip(forest.trees()) {
+                        allocator.drafted(&mut self.streams[s].record, tree);
+                    }
+                    let nodes;
+                    (nodes, promised) = growth.chosen(&forest);
+                    forest.truncate(nodes);
+                }
                 plan = Some(decided);
                 drafters
             }
         };
         let mut accepted = 0;
         let mut read_tokens = 0;
-        for stream in 0..streams {
-            let truth = &truths[stream];
+        for (at, stream) in self.streams.iter_mut().enumerate() {
+            let truth = &truths[at];
             let empty = Tree::empty();
-            let tree = drafters.iter().position(|&s| s == stream).map_or(&empty, |at| &forest.trees()[at]);
+            let tree = drafters.iter().position(|&s| s == at).map_or(&empty, |at| &forest.trees()[at]);
             let outcome = walk(tree, |row| Ok::<u32, ()>(truth[tree.depth(row)])).expect("no error");
-            if drafters.contains(&stream) {
-                read_tokens += std::mem::take(&mut self.unread[stream]);
+            if drafters.contains(&at) {
+                read_tokens += std::mem::take(&mut stream.unread);
                 if let Policy::Auto(allocator) = &mut self.policy {
                     let tokens: Vec<u32> = outcome.tokens().collect();
-                    allocator.calibration_mut().learn(Verdict { rows: &all[stream], tokens: &tokens });
+                    allocator.learn(&mut stream.record, Verdict { rows: &all[at], tokens: &tokens });
                 }
             }
             accepted += outcome.accepted.len();
-            self.unread[stream] += outcome.rows.len();
+            stream.unread += outcome.rows.len();
+            stream.left = stream.left.saturating_sub(outcome.rows.len());
         }
         let rows = streams + forest.nodes();
         self.rows += rows;
         self.sizes.extend(forest.trees().iter().map(Tree::len));
-        let verify = self.disturbed((self.machine.verify)(rows as f64));
+        let verify = (self.machine.verify)(rows as f64);
         let drafting = drafters.len();
         let draft = if drafting == 0 { 0.0 } else { (self.machine.draft)(drafting as f64) };
-        let draft = self.disturbed(draft);
-        let read = self.disturbed(self.machine.read * read_tokens as f64);
+        let read = self.machine.read * read_tokens as f64;
         let outcome = Outcome {
             rows,
             drafting,
             context: 100,
             read_tokens,
-            read,
-            draft,
-            verify,
+            read: self.disturbed(read),
+            draft: self.disturbed(draft),
+            verify: self.disturbed(verify),
             promised,
             accepted: accepted as f64,
         };
@@ -214,6 +260,8 @@ impl Sim {
             allocator.observe(&plan, &outcome);
         }
         self.tokens += (streams + accepted) as f64;
-        self.seconds += outcome.seconds();
+        // What is measured is disturbed, what counts is not.
+        let slow = self.slow();
+        self.seconds += slow * (read + draft + verify);
     }
 }
