@@ -3,8 +3,8 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use kd_ddtree::budget::{Allocator, Calibration, Load, Options, Outcome, Verdict};
-use kd_ddtree::{DraftRow, Marginals, Tree, TreeBuilder, walk};
+use kd_ddtree::budget::{Allocator, Calibration, Candidate, Load, Options, Outcome, Record, Verdict};
+use kd_ddtree::{DraftRow, Forest, Marginals, Tree, TreeBuilder, walk};
 
 const DEPTHS: usize = 7;
 const STREAMS: usize = 16;
@@ -46,23 +46,47 @@ fn trees(c: &mut Criterion) {
 
 fn budgets(c: &mut Criterion) {
     let rows = rows();
-    let mut calibration = Calibration::new();
+    let (mut calibration, mut record) = (Calibration::new(), Record::new(0.0));
     c.bench_function("learning from one draft of seven rows", |b| {
-        b.iter(|| calibration.learn(Verdict { rows: black_box(&rows), tokens: &[0, 0, 1, 0, 2] }));
+        b.iter(|| {
+            calibration.learn(&mut record, Verdict { rows: black_box(&rows), tokens: &[0, 0, 1, 0, 2] })
+        });
     });
-    c.bench_function("calibrating seven rows of 64", |b| b.iter(|| calibration.calibrate(black_box(&rows))));
+    c.bench_function("calibrating seven rows of 64", |b| {
+        b.iter(|| calibration.calibrate(black_box(&rows), &record));
+    });
 
     // A machine on which drafting pays, so that every round is decided anew.
     let mut allocator = Allocator::new(Options::default());
-    let unread = [3; STREAMS];
-    let load =
-        Load { streams: STREAMS, rows: STREAMS, drafting: 0, context: 500, depths: DEPTHS, unread: &unread };
-    let phi: Vec<f64> = (0..=1024).map(|n| 40.0 * (1.0 - (-f64::from(n) / 300.0).exp())).collect();
-    c.bench_function("plan, choose and observe of 16 streams", |b| {
+    let candidate = |id| Candidate { id, record, unread: 3, left: 100 };
+    let mut candidates: Vec<Candidate> = (0..STREAMS).map(candidate).collect();
+    let (mut builder, mut forest) = (TreeBuilder::new(), Forest::new());
+    c.bench_function("plan, grow, choose and observe of 16 streams", |b| {
         b.iter(|| {
-            let mut plan = allocator.plan(black_box(&load));
-            let reach = plan.reach.min(1024);
-            let nodes = allocator.choose(&mut plan, &load, &phi[..=reach]);
+            allocator.rank(&mut candidates);
+            let candidates = &*candidates;
+            let load = Load {
+                streams: STREAMS,
+                rows: STREAMS,
+                drafting: 0,
+                context: 500,
+                depths: DEPTHS,
+                candidates,
+            };
+            let plan = allocator.plan(black_box(&load));
+            let mut growth = allocator.growth(&plan, &load);
+            let scorer = |candidate: &Candidate| allocator.scorer(&candidate.record, &rows);
+            let mut scorers: Vec<_> = candidates[..plan.drafters].iter().map(scorer).collect();
+            let limits = vec![allocator.options().limits; plan.drafters];
+            builder
+                .build_forest_while(&mut scorers, &limits, &mut forest, |nodes, score| {
+                    growth.wants(nodes, score)
+                })
+                .expect("within limits");
+            for tree in forest.trees() {
+                allocator.drafted(&mut record, tree);
+            }
+            let (nodes, promised) = growth.chosen(&forest);
             let rows = STREAMS + nodes;
             let outcome = Outcome {
                 rows,
@@ -70,8 +94,8 @@ fn budgets(c: &mut Criterion) {
                 context: 500,
                 draft: 1e-3,
                 verify: 1e-2 + 1e-5 * rows as f64,
-                promised: phi[nodes],
-                accepted: phi[nodes],
+                promised,
+                accepted: promised,
                 ..Outcome::default()
             };
             allocator.observe(&plan, &outcome);

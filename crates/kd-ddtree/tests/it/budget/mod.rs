@@ -23,15 +23,6 @@ const LINEAR: Machine = Machine {
     slow: 1.0,
 };
 
-/// The demo pair on two threads, as it was measured.
-const DEMO: Machine = Machine {
-    verify: |rows| 3.2e-4 + 1.8e-4 * rows,
-    draft: |streams| 2.5e-4 + 3.5e-4 * streams,
-    read: 1e-5,
-    noise: QUIET,
-    slow: 1.0,
-};
-
 /// K2.6 on eight cards: steep at first, then flatter and flatter (research: the union of experts).
 const CONCAVE: Machine = Machine {
     verify: |rows| {
@@ -274,16 +265,6 @@ fn near_the_best_on_every_prompt(what: &str, machine: Machine) {
 fn median(mut rates: Vec<f64>) -> f64 {
     rates.sort_by(f64::total_cmp);
     rates[rates.len() / 2]
-}
-
-#[test]
-fn every_prompt_is_near_its_best_where_a_row_costs_what_it_computes() {
-    near_the_best_on_every_prompt("linear", DEMO);
-}
-
-#[test]
-fn every_prompt_is_near_its_best_on_a_concave_curve() {
-    near_the_best_on_every_prompt("concave", CONCAVE);
 }
 
 #[test]
