@@ -2,6 +2,7 @@
 #pragma once
 
 #include "dense/shape.cuh"
+#include "ptx/ldmatrix.cuh"
 #include "ptx/memory.cuh"
 #include "ptx/sums.cuh"
 

@@ -22,11 +22,4 @@ __device__ __forceinline__ void add_device16f(float* address, float4 value) {
                : "memory");
 }
 
-// The transpose of an 8 x 8 matrix of 16-bit values that is spread over the warp as ldmatrix leaves it.
-__device__ __forceinline__ uint32_t transpose(uint32_t matrix) {
-  uint32_t to;
-  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(to) : "r"(matrix));
-  return to;
-}
-
 }  // namespace kd::ptx

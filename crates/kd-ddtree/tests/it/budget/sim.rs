@@ -257,18 +257,6 @@ impl Sim {
             accepted: accepted as f64,
         };
         if let (Policy::Auto(allocator), Some(plan)) = (&mut self.policy, plan) {
-            if std::env::var("DBGP").is_ok() && (plan.drafters > 0 || self.rounds % 100 == 0) {
-                println!(
-                    "  {} {:?} rows {} promised {:.2} accepted {} s {:.4} spent {:.4}",
-                    self.rounds,
-                    plan,
-                    rows,
-                    promised,
-                    accepted,
-                    outcome.seconds(),
-                    allocator.spent()
-                );
-            }
             allocator.observe(&plan, &outcome);
         }
         self.tokens += (streams + accepted) as f64;
