@@ -92,7 +92,7 @@ impl<'a> Market<'a> {
             let class = candidate.record.class();
             crowd.size += 1;
             crowd.ratios[class] += candidate.record.ratio();
-            crowd.hopes[class] += candidate.record.hope(gains[class].spread());
+            crowd.hopes[class] += candidate.record.hope(gains[class].spread(), gains[class].doubt());
             crowd.unread += candidate.unread;
             if crowd.size.is_power_of_two() || crowd.size == all {
                 crowds.push(crowd);
@@ -137,19 +137,27 @@ impl<'a> Market<'a> {
         best(looks).map(|(look, _)| look)
     }
 
-    /// Seconds that a draft of the first candidate alone costs, which is verified only if it then pays; `None` unless what
-    /// may come of it makes up for that within the tokens that are left.
-    pub(crate) fn probe(&self, rate: f64) -> Option<f64> {
-        let hope = |(crowd, way): (&Crowd, Way)| {
-            let gained = self.hoped(crowd, way);
-            let seconds = self.draft_seconds(way.drafters, gained)? + self.prices.verify(way.rows)?;
-            Some(((), (self.load.streams as f64 + gained) / seconds))
-        };
-        let ((), hope) = best(self.known_ways().filter_map(hope))?;
+    /// How many streams are to draft so that most is learnt of drafts for what it is expected to cost, and these costs in
+    /// seconds; `None` unless what may come of it makes up for that within the tokens that are left. Nodes are verified
+    /// only if that then pays: close to where drafting pays, all streams draft for next to nothing.
+    pub(crate) fn probe(&self, rate: f64) -> Option<(usize, f64)> {
+        let round = self.load.streams as f64 / rate;
         let left: usize = self.load.candidates.iter().map(|candidate| candidate.left).sum();
-        let saved = left as f64 * (1.0 / rate - 1.0 / hope);
-        let regret = self.prices.draft(self.load.drafting + 1)? + self.backlog(self.crowds.first()?);
-        (hope > PROMISING * rate && LUCK * saved > regret).then_some(regret)
+        let looks = self.crowds.iter().filter_map(|crowd| {
+            let ways = || self.known_ways().filter(|(other, _)| other.size == crowd.size);
+            let hope = |way: Way| {
+                let gained = self.hoped(crowd, way);
+                let seconds = self.draft_seconds(way.drafters, gained)? + self.prices.verify(way.rows)?;
+                Some((self.load.streams as f64 + gained) / seconds)
+            };
+            let hope = ways().filter_map(|(_, way)| hope(way)).fold(0.0, f64::max);
+            let unverified = self.prices.draft(self.load.drafting + crowd.size)? + self.backlog(crowd);
+            let regret = ways().map(|(_, way)| self.regret(crowd, way, rate)).fold(unverified, f64::min);
+            let saved = left as f64 * (1.0 / rate - 1.0 / hope);
+            let may = hope > PROMISING * rate && LUCK * saved > regret;
+            may.then_some(((crowd.size, regret), crowd.size as f64 / regret.max(round / 16.0)))
+        });
+        best(looks).map(|(look, _)| look)
     }
 
     /// The way to see with least effort how drafting fares now: one stream's draft.
@@ -191,7 +199,9 @@ impl<'a> Market<'a> {
 
     /// Seconds that a look at a way is expected to cost beyond what its tokens take at `rate`.
     fn regret(&self, crowd: &Crowd, way: Way, rate: f64) -> f64 {
-        let gained = self.gained(crowd, way, 1).unwrap_or(0.0);
+        // What a few streams gain shortens nothing for those that wait for the others.
+        let all = way.drafters == self.load.streams;
+        let gained = self.gained(crowd, way, 1).filter(|_| all).unwrap_or(0.0);
         let draft = self.prices.draft(self.load.drafting + way.drafters);
         // Nothing known of drafting: take it for as long as a round without nodes when all streams draft.
         let share = (way.drafters as f64 / self.load.streams as f64).sqrt();
