@@ -201,7 +201,7 @@ impl Allocator {
     pub fn rank(&self, candidates: &mut [Candidate]) {
         let worth = |candidate: &Candidate| {
             let gain = &self.classes[candidate.record.class()].gain;
-            candidate.record.hope(gain.spread(), gain.doubt()) * gain.expected(USUAL).unwrap_or(1.0)
+            candidate.record.hope(gain.spread()) * gain.expected(USUAL).unwrap_or(1.0)
         };
         candidates.sort_by(|a, b| worth(b).total_cmp(&worth(a)).then(a.unread.cmp(&b.unread)));
     }

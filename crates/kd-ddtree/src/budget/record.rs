@@ -56,9 +56,13 @@ impl Record {
         (1.0 + self.worth) / (1.0 + self.weight)
     }
 
-    /// What its drafts may well be worth, [`DEVIATIONS`] standard errors above what is expected, where those of streams differ by
-    /// `spread` and what is known of all is in doubt by a share of `doubt`.
-    pub(crate) fn hope(&self, spread: f64, doubt: f64) -> f64 {
+    /// What its drafts may well be worth, where those of streams differ by `spread`.
+    pub(crate) fn hope(&self, spread: f64) -> f64 {
+        self.ratio() + 2.0 * spread / (1.0 + 4.0 * self.weight).sqrt()
+    }
+
+    /// What they may be worth at the very best, where what is known of all streams is in doubt by a share of `doubt`.
+    pub(crate) fn chance(&self, spread: f64, doubt: f64) -> f64 {
         let ratio = self.ratio();
         ratio + DEVIATIONS * (spread * spread / (1.0 + 4.0 * self.weight) + (doubt * ratio).powi(2)).sqrt()
     }

@@ -62,9 +62,10 @@ pub(crate) struct Way {
 #[derive(Debug, Clone, Copy, Default)]
 struct Crowd {
     size: usize,
-    /// What their drafts are expected to be worth, and may be worth, by kind.
+    /// What their drafts are expected to be worth, may well be worth, and may be worth at the very best, by kind.
     ratios: [f64; CLASSES],
     hopes: [f64; CLASSES],
+    chances: [f64; CLASSES],
     unread: usize,
 }
 
@@ -92,7 +93,8 @@ impl<'a> Market<'a> {
             let class = candidate.record.class();
             crowd.size += 1;
             crowd.ratios[class] += candidate.record.ratio();
-            crowd.hopes[class] += candidate.record.hope(gains[class].spread(), gains[class].doubt());
+            crowd.hopes[class] += candidate.record.hope(gains[class].spread());
+            crowd.chances[class] += candidate.record.chance(gains[class].spread(), gains[class].doubt());
             crowd.unread += candidate.unread;
             if crowd.size.is_power_of_two() || crowd.size == all {
                 crowds.push(crowd);
@@ -146,7 +148,7 @@ impl<'a> Market<'a> {
         let looks = self.crowds.iter().filter_map(|crowd| {
             let ways = || self.known_ways().filter(|(other, _)| other.size == crowd.size);
             let hope = |way: Way| {
-                let gained = self.hoped(crowd, way);
+                let gained = self.hoped(&crowd.chances, way);
                 let seconds = self.draft_seconds(way.drafters, gained)? + self.prices.verify(way.rows)?;
                 Some((self.load.streams as f64 + gained) / seconds)
             };
@@ -230,7 +232,7 @@ impl<'a> Market<'a> {
         }
         let draft = self.prices.draft_floor(self.load.drafting + way.drafters);
         let seconds = draft + self.prices.verify_floor(way.rows);
-        (self.load.streams as f64 + self.hoped(crowd, way)) / seconds
+        (self.load.streams as f64 + self.hoped(&crowd.hopes, way)) / seconds
     }
 
     /// Tokens that the drafts of a way are expected to gain; `None` before `evidence` drafts of such streams were seen.
@@ -243,14 +245,14 @@ impl<'a> Market<'a> {
         Some(sum.min(full))
     }
 
-    /// Tokens that they may gain: all that they can as long as nothing is known.
-    fn hoped(&self, crowd: &Crowd, way: Way) -> f64 {
+    /// Tokens that drafts may gain that are worth so much, by kind: all that they can as long as nothing is known.
+    fn hoped(&self, hopes: &[f64; CLASSES], way: Way) -> f64 {
         let (nodes, full) = self.shape(way);
         let seen = self.gains.iter().max_by_key(|gain| gain.samples());
         let other = seen.and_then(|gain| gain.expected(nodes));
         let worth =
             |(gain, hope): (&&Gain, f64)| gain.expected(nodes).or(other).map_or(full, |gain| hope * gain);
-        let hopes = self.gains.iter().zip(crowd.hopes).filter(|(_, hope)| *hope > 0.0);
+        let hopes = self.gains.iter().zip(*hopes).filter(|(_, hope)| *hope > 0.0);
         hopes.map(worth).sum::<f64>().min(full)
     }
 
