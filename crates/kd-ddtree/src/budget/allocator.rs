@@ -15,7 +15,7 @@ use crate::tree::{MAX_NODES, Tree};
 const WARM: u32 = 4;
 /// How much better than plain decoding drafting must look to become the rule.
 const BETTER: f64 = 1.01;
-/// How much better it must look to remain the rule.
+/// How it must compare to remain the rule: a little worse is borne, since only drafting tells whether that was bad luck.
 const STILL: f64 = 0.98;
 /// Rounds between two reviews while plain decoding is the rule.
 const REVIEW: u32 = 8;
