@@ -14,9 +14,9 @@ use crate::tree::{MAX_NODES, Tree};
 /// Rounds without nodes before anything else is thought of.
 const WARM: u32 = 4;
 /// How much better than plain decoding drafting must look to become the rule.
-const BETTER: f64 = 1.02;
-/// How much better it must look to remain the rule.
-const STILL: f64 = 1.01;
+const BETTER: f64 = 1.01;
+/// How it must compare to remain the rule: a little worse is borne, since only drafting tells whether that was bad luck.
+const STILL: f64 = 0.98;
 /// Rounds between two reviews while plain decoding is the rule.
 const REVIEW: u32 = 8;
 /// Rounds after which the other way is looked at again: at first, and at most.
@@ -238,16 +238,22 @@ impl Allocator {
         };
         let compare = Plan { kind: Kind::Look(None), rate, plain, ..idle };
         let affords = |regret| self.account.affords(regret);
-        let promising = || market.promising(rate, affords).map(|(way, _)| look(way));
         let plan = match best {
             Some(_) if self.since >= COMPARE && affords(plain - streams as f64 / rate) => compare,
-            Some((way, _)) => promising().unwrap_or_else(|| draft(way.drafters, Kind::Best)),
+            Some((way, _)) => {
+                let promising = market.promising(rate, affords);
+                promising.map_or_else(|| draft(way.drafters, Kind::Best), |(way, _)| look(way))
+            }
             None => {
-                let probe = || market.probe(rate).filter(|&r| affords(r)).map(|_| draft(1, Kind::Look(None)));
+                let promising = market.promising(rate, affords);
+                // What is in doubt is cleared up before what is only unmeasured, if that costs less.
+                let cheaper = |r: f64| promising.is_none_or(|(_, other)| r <= other);
+                let probe = market.probe(rate).filter(|&(_, r)| affords(r) && cheaper(r));
                 let refresh =
                     || market.refresh(rate).filter(|&(_, r)| self.since >= self.again && affords(r));
-                let other = || probe().or_else(|| refresh().map(|(way, _)| look(way)));
-                promising().or_else(other).unwrap_or(Plan { rate, plain, ..idle })
+                let way = || promising.or_else(refresh).map(|(way, _)| look(way));
+                let probe = probe.map(|(drafters, _)| draft(drafters, Kind::Look(None)));
+                probe.or_else(way).unwrap_or(Plan { rate, plain, ..idle })
             }
         };
         let drafts = best.is_some();

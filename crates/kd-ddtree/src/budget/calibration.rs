@@ -17,7 +17,7 @@ const RANKS: usize = 6;
 /// Promised probability that a fresh cell is taken to have kept.
 const PRIOR: f64 = 4.0;
 /// What remains of an observation after one more in its cell.
-const FADE: f64 = 0.98;
+const FADE: f64 = 0.995;
 /// Best tokens of a row that are learnt from.
 const LEARNT: usize = 16;
 

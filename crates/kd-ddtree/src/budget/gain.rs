@@ -9,6 +9,8 @@ const POINTS: usize = 14;
 const _: () = assert!(edge(POINTS - 1) >= MAX_NODES && edge(POINTS - 2) < MAX_NODES);
 /// Drafts of new streams that the curve remembers.
 const MEMORY: f64 = 12.0;
+/// Drafts whose acceptances calibration remembers.
+const REMEMBERED: u32 = 200;
 /// Nodes at which drafts are compared.
 const USUAL: usize = 8;
 /// How much streams differ before any was seen, and what they differ at least, as shares of what they gain.
@@ -65,6 +67,13 @@ impl Gain {
     /// How much streams differ in what they gain.
     pub(crate) fn spread(&self) -> f64 {
         self.spread.max(SPREAD[1])
+    }
+
+    /// Standard error of what drafts are expected to gain, as a share of it: of so many tokens accepted, the square root
+    /// is chance. Calibration remembers but so many drafts.
+    pub(crate) fn doubt(&self) -> f64 {
+        let accepted = f64::from(self.samples.min(REMEMBERED)) * self.expected(USUAL as f64).unwrap_or(0.0);
+        accepted.max(1.0).sqrt().recip()
     }
 
     /// Tokens that `nodes` nodes gain a new stream. `None` before the first draft.

@@ -7,11 +7,13 @@
 pub(crate) const CLASSES: usize = 4;
 
 /// What remains of a stream's draft after one more of its drafts.
-const FADE: f64 = 0.85;
+const FADE: f64 = 0.95;
 /// Tokens that a fresh stream is taken to have accepted as promised.
-const PRIOR: f64 = 6.0;
+const PRIOR: f64 = 10.0;
 /// What remains of a token after one more.
-const FADE_TOKEN: f64 = 0.98;
+const FADE_TOKEN: f64 = 0.99;
+/// Standard errors by which drafts may well be better than expected: a stretch of bad luck must not end drafting for good.
+const DEVIATIONS: f64 = 3.0;
 /// Within these bounds a stream's own probabilities differ from those of its kind.
 const FACTOR: std::ops::RangeInclusive<f64> = 0.4..=2.0;
 
@@ -57,6 +59,12 @@ impl Record {
     /// What its drafts may well be worth, where those of streams differ by `spread`.
     pub(crate) fn hope(&self, spread: f64) -> f64 {
         self.ratio() + 2.0 * spread / (1.0 + 4.0 * self.weight).sqrt()
+    }
+
+    /// What they may be worth at the very best, where what is known of all streams is in doubt by a share of `doubt`.
+    pub(crate) fn chance(&self, spread: f64, doubt: f64) -> f64 {
+        let ratio = self.ratio();
+        ratio + DEVIATIONS * (spread * spread / (1.0 + 4.0 * self.weight) + (doubt * ratio).powi(2)).sqrt()
     }
 
     /// What its tokens' probabilities have to be multiplied with.

@@ -62,9 +62,10 @@ pub(crate) struct Way {
 #[derive(Debug, Clone, Copy, Default)]
 struct Crowd {
     size: usize,
-    /// What their drafts are expected to be worth, and may be worth, by kind.
+    /// What their drafts are expected to be worth, may well be worth, and may be worth at the very best, by kind.
     ratios: [f64; CLASSES],
     hopes: [f64; CLASSES],
+    chances: [f64; CLASSES],
     unread: usize,
 }
 
@@ -93,6 +94,7 @@ impl<'a> Market<'a> {
             crowd.size += 1;
             crowd.ratios[class] += candidate.record.ratio();
             crowd.hopes[class] += candidate.record.hope(gains[class].spread());
+            crowd.chances[class] += candidate.record.chance(gains[class].spread(), gains[class].doubt());
             crowd.unread += candidate.unread;
             if crowd.size.is_power_of_two() || crowd.size == all {
                 crowds.push(crowd);
@@ -137,19 +139,27 @@ impl<'a> Market<'a> {
         best(looks).map(|(look, _)| look)
     }
 
-    /// Seconds that a draft of the first candidate alone costs, which is verified only if it then pays; `None` unless what
-    /// may come of it makes up for that within the tokens that are left.
-    pub(crate) fn probe(&self, rate: f64) -> Option<f64> {
-        let hope = |(crowd, way): (&Crowd, Way)| {
-            let gained = self.hoped(crowd, way);
-            let seconds = self.draft_seconds(way.drafters, gained)? + self.prices.verify(way.rows)?;
-            Some(((), (self.load.streams as f64 + gained) / seconds))
-        };
-        let ((), hope) = best(self.known_ways().filter_map(hope))?;
+    /// How many streams are to draft so that most is learnt of drafts for what it is expected to cost, and these costs in
+    /// seconds; `None` unless what may come of it makes up for that within the tokens that are left. Nodes are verified
+    /// only if that then pays: close to where drafting pays, all streams draft for next to nothing.
+    pub(crate) fn probe(&self, rate: f64) -> Option<(usize, f64)> {
+        let round = self.load.streams as f64 / rate;
         let left: usize = self.load.candidates.iter().map(|candidate| candidate.left).sum();
-        let saved = left as f64 * (1.0 / rate - 1.0 / hope);
-        let regret = self.prices.draft(self.load.drafting + 1)? + self.backlog(self.crowds.first()?);
-        (hope > PROMISING * rate && LUCK * saved > regret).then_some(regret)
+        let looks = self.crowds.iter().filter_map(|crowd| {
+            let ways = || self.known_ways().filter(|(other, _)| other.size == crowd.size);
+            let hope = |way: Way| {
+                let gained = self.hoped(&crowd.chances, way);
+                let seconds = self.draft_seconds(way.drafters, gained)? + self.prices.verify(way.rows)?;
+                Some((self.load.streams as f64 + gained) / seconds)
+            };
+            let hope = ways().filter_map(|(_, way)| hope(way)).fold(0.0, f64::max);
+            let unverified = self.prices.draft(self.load.drafting + crowd.size)? + self.backlog(crowd);
+            let regret = ways().map(|(_, way)| self.regret(crowd, way, rate)).fold(unverified, f64::min);
+            let saved = left as f64 * (1.0 / rate - 1.0 / hope);
+            let may = hope > PROMISING * rate && LUCK * saved > regret;
+            may.then_some(((crowd.size, regret), crowd.size as f64 / regret.max(round / 16.0)))
+        });
+        best(looks).map(|(look, _)| look)
     }
 
     /// The way to see with least effort how drafting fares now: one stream's draft.
@@ -191,7 +201,9 @@ impl<'a> Market<'a> {
 
     /// Seconds that a look at a way is expected to cost beyond what its tokens take at `rate`.
     fn regret(&self, crowd: &Crowd, way: Way, rate: f64) -> f64 {
-        let gained = self.gained(crowd, way, 1).unwrap_or(0.0);
+        // What a few streams gain shortens nothing for those that wait for the others.
+        let all = way.drafters == self.load.streams;
+        let gained = self.gained(crowd, way, 1).filter(|_| all).unwrap_or(0.0);
         let draft = self.prices.draft(self.load.drafting + way.drafters);
         // Nothing known of drafting: take it for as long as a round without nodes when all streams draft.
         let share = (way.drafters as f64 / self.load.streams as f64).sqrt();
@@ -220,7 +232,7 @@ impl<'a> Market<'a> {
         }
         let draft = self.prices.draft_floor(self.load.drafting + way.drafters);
         let seconds = draft + self.prices.verify_floor(way.rows);
-        (self.load.streams as f64 + self.hoped(crowd, way)) / seconds
+        (self.load.streams as f64 + self.hoped(&crowd.hopes, way)) / seconds
     }
 
     /// Tokens that the drafts of a way are expected to gain; `None` before `evidence` drafts of such streams were seen.
@@ -233,14 +245,14 @@ impl<'a> Market<'a> {
         Some(sum.min(full))
     }
 
-    /// Tokens that they may gain: all that they can as long as nothing is known.
-    fn hoped(&self, crowd: &Crowd, way: Way) -> f64 {
+    /// Tokens that drafts may gain that are worth so much, by kind: all that they can as long as nothing is known.
+    fn hoped(&self, hopes: &[f64; CLASSES], way: Way) -> f64 {
         let (nodes, full) = self.shape(way);
         let seen = self.gains.iter().max_by_key(|gain| gain.samples());
         let other = seen.and_then(|gain| gain.expected(nodes));
         let worth =
             |(gain, hope): (&&Gain, f64)| gain.expected(nodes).or(other).map_or(full, |gain| hope * gain);
-        let hopes = self.gains.iter().zip(crowd.hopes).filter(|(_, hope)| *hope > 0.0);
+        let hopes = self.gains.iter().zip(*hopes).filter(|(_, hope)| *hope > 0.0);
         hopes.map(worth).sum::<f64>().min(full)
     }
 

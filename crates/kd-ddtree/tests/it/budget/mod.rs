@@ -268,6 +268,13 @@ fn median(mut rates: Vec<f64>) -> f64 {
 }
 
 #[test]
+fn every_prompt_keeps_the_better_of_plain_and_drafted_where_a_row_costs_what_it_computes() {
+    near_the_best_on_every_prompt("linear", LINEAR);
+}
+
+/// The concave curve has no such test yet: there the allocator reached 0.950 of plain and of the best fixed budget in the
+/// worst of the cells (prompt 1, 16 streams, tokens drawn), where plain decoding is best.
+#[test]
 fn every_prompt_is_near_its_best_on_a_staircase() {
     near_the_best_on_every_prompt("staircase", STAIRCASE);
 }
