@@ -9,8 +9,6 @@ fn what_does_not_run_on_a_gpu_yet_is_bad_usage() {
         (&["generate", "--device", "gpu"][..], "cuda:N"),
         (&["generate", "--device", "cuda:x"], "cuda:x"),
         (&["generate", "--device", "cuda", "--tp", "2"], "--tp"),
-        (&["plan", "--device", "cuda"], "kd plan"),
-        (&["bench", "generate", "--device", "cuda:1"], "kd bench generate"),
     ] {
         let ran = run(args);
         assert_eq!(ran.code, 2, "{args:?}: {}", ran.stderr);
@@ -24,11 +22,11 @@ fn a_missing_driver_is_one_clear_line() {
     if !matches!(driver_version(), Err(KernelError::NoDriver)) {
         return;
     }
-    for verb in ["generate", "chat", "tree"] {
-        let ran = run([verb, "--device", "cuda"]);
-        assert_eq!((ran.code, ran.stderr.lines().count()), (1, 1), "{verb}: {}", ran.stderr);
-        assert!(ran.stderr.contains("no CUDA driver"), "{verb}: {}", ran.stderr);
-        assert!(ran.stdout.is_empty(), "{verb}: {}", ran.stdout);
+    for verb in [&["generate"][..], &["chat"], &["tree"], &["plan"], &["bench", "generate"]] {
+        let ran = run([verb, &["--device", "cuda"]].concat());
+        assert_eq!((ran.code, ran.stderr.lines().count()), (1, 1), "{verb:?}: {}", ran.stderr);
+        assert!(ran.stderr.contains("no CUDA driver"), "{verb:?}: {}", ran.stderr);
+        assert!(ran.stdout.is_empty(), "{verb:?}: {}", ran.stdout);
     }
     let auto = run(["generate", "--device", "auto", "--prompt", "use", "--max-tokens", "1"]);
     assert_eq!(auto.code, 0, "{}", auto.stderr);

@@ -49,12 +49,17 @@ impl DenseProduct {
         y: TensorMut<'_, bf16, 2>,
     ) -> Result<Selection, KernelError> {
         let (m, n, k) = (x.dim(0), w.dim(0), w.dim(1));
-        let (Some(many), Some(runs), true) = (&self.many, &mut scratch.many, worth_many(m, n, k)) else {
+        let lanes = |unit: &LoadedUnit| i64::from(unit.resident() * stream.sms()) / token_tiles(unit, m);
+        let fitting = |many: &dense_many::DenseMany| {
+            let units = many.units().iter().filter(|unit| lanes(unit) > 0);
+            units.min_by_key(|unit| steps(unit, lanes(unit), n)).map(LoadedUnit::variant)
+        };
+        let many = self.many.as_ref().filter(|_| worth_many(m, n, k));
+        let best = many.and_then(|many| Some((many, fitting(many)?)));
+        let (Some((many, best)), Some(runs)) = (best, &mut scratch.many) else {
             let (parts, arrived) = scratch.few.operands(stream, w.shape()[0])?;
             return self.few.launch(stream, Choice::Auto, dense::Args { x, w, y, parts, arrived });
         };
-        let cost = |unit: &&LoadedUnit| steps(unit, m, n, stream.sms());
-        let best = many.units().iter().min_by_key(cost).map_or("", LoadedUnit::variant);
         let (partial, arrived) = runs.operands(stream)?;
         many.launch(stream, Choice::Forced(best), dense_many::Args { x, w, partial, arrived, y })
     }
@@ -79,14 +84,19 @@ fn worth_many(m: i64, n: i64, k: i64) -> bool {
         && (results >= 3_000_000 || (results >= 1_000_000 && n <= 4096 && k > 4096))
 }
 
-/// What `unit` costs for M rows and N weights: the segments that a CTA has, by size of its tile. Among equals the first
-/// declared is taken, the larger tile.
-fn steps(unit: &LoadedUnit, m: i64, n: i64, sms: u32) -> i64 {
+/// Tiles of tokens of M rows: a launch of fewer CTAs would leave some without any.
+fn token_tiles(unit: &LoadedUnit, m: i64) -> i64 {
+    let tokens = unit.constant("TOKENS").unwrap_or(1).max(1);
+    ((m.max(1) + tokens - 1) / tokens).max(1)
+}
+
+/// What `unit` costs for N weights with `lanes` CTAs for each tile of tokens: the segments that a CTA has, by size of
+/// its tile. Among equals the first declared is taken, the larger tile.
+fn steps(unit: &LoadedUnit, lanes: i64, n: i64) -> i64 {
     let constant = |name| unit.constant(name).unwrap_or(1).max(1);
     let (rows, tokens, segments) = (constant("ROWS"), constant("TOKENS"), constant("SEGS"));
-    let token_tiles = (m.max(1) + tokens - 1) / tokens;
     let work = ((n + rows - 1) / rows).saturating_mul(segments);
-    let lanes = (2 * i64::from(sms) / token_tiles).clamp(1, work.max(1));
+    let lanes = lanes.clamp(1, work.max(1));
     ((work + lanes - 1) / lanes).saturating_mul(rows * tokens)
 }
 

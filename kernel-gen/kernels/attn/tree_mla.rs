@@ -4,7 +4,7 @@
 /// themselves, `ancestors` 128 bits a row (bit `i`: node `i + 1`, itself included; the root is implied, its own are not read).
 /// A row sees all committed tokens, the root and its ancestors, and only what it sees is ever read. The partial results take
 /// one row for each leaf, node and head of each stream; `Z` is how many there is room for. CTAs take work items from `queue`,
-/// which must be zero, and is again after `tree_mla_merge`.
+/// which must be zero, and is again after `tree_mla_merge`; the clusters of `c8` have theirs dealt.
 family! { tree_mla, template "attn/tree_mla.cuh";
   dims    { H = heads / tp, C = kv_lora_rank, R = rope_dim }
   variant c8  { MT = 0, NT = 1, ST = 16, CLUSTER = 4, CTAS = 2 } when H <= 8

@@ -46,13 +46,13 @@ __device__ __forceinline__ void produce(uint32_t ring, const __nv_bfloat16* from
     for (int group = 0; group < U::GROUPS; ++group) {
       if (!At::EVEN && step >= At::blocks(group)) continue;
       const uint32_t base = slot * At::SLOT_BYTES + group * At::GROUP_BYTES;
-      const bool inside = U::K % U::STEP == 0 || At::first(At::segment(group)) * U::STEP + step * U::STEP + vector * 8 < U::K;
+      const bool inside = At::WHOLE_BLOCKS || At::first(At::segment(group)) * U::STEP + step * U::STEP + vector * 8 < U::K;
 #pragma unroll
       for (int i = 0; i < ROUNDS; ++i) {
         const uint32_t target = to[i % PERIOD] + base + i * STRIDE * At::ROW_BYTES;
         if (!whole && (row + i * STRIDE >= rows || row + i * STRIDE >= ROWS)) continue;
         const __nv_bfloat16* address = source[group] + int64_t(i) * STRIDE * PITCH;
-        if (U::K % U::STEP == 0)
+        if (At::WHOLE_BLOCKS)
           ptx::copy16_ahead(target, address);
         else
           ptx::copy16_ahead(target, address, inside);

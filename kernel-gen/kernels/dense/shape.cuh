@@ -20,6 +20,8 @@ struct Shape {
   static constexpr int WEIGHT_BYTES = U::ROWS * ROW_BYTES, TOKEN_BYTES = U::TOKENS * ROW_BYTES;
   static constexpr int GROUP_BYTES = WEIGHT_BYTES + TOKEN_BYTES, SLOT_BYTES = U::GROUPS * GROUP_BYTES;
   static constexpr int CONSUMERS = 32 * U::WR * U::WT * U::GROUPS;
+  // Whether steps end where K does: segments have whole blocks of 64, whatever the step.
+  static constexpr bool WHOLE_BLOCKS = U::K % 64 == 0;
   // The first block of segment `segment`: segments are cut at multiples of 64.
   __host__ __device__ static constexpr int first(int segment) {
     return (segment < U::SEGS ? segment * ((U::K + 63) / 64) / U::SEGS : (U::K + 63) / 64) * (64 / U::STEP);

@@ -35,7 +35,7 @@ struct Copies {
     if (!wanted || row >= live) return;
     const uint32_t target = to + slot * Shape<U>::SLOT_BYTES + row * Shape<U>::ROW_BYTES;
     const __nv_bfloat16* source = from + step * U::STEP + int64_t(row) * PITCH;
-    if (U::K % U::STEP == 0)
+    if (Shape<U>::WHOLE_BLOCKS)
       ptx::copy16_ahead(target, source);
     else
       ptx::copy16_ahead(target, source, k + step * U::STEP < U::K);

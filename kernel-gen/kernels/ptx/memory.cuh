@@ -61,11 +61,8 @@ __device__ __forceinline__ int opaque(int value) {
 
 // Data that no kernel writes (weights): may be read early and through the read-only path.
 __device__ __forceinline__ uint4 load16_constant(const void* address) {
-  uint4 value;
-  asm("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
-      : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
-      : "l"(address));
-  return value;
+  // Not inline PTX: without `volatile` the compiler may move it in front of the condition that guards it.
+  return __ldg(static_cast<const uint4*>(address));
 }
 
 // Adds to a counter of the device; what this thread has seen written before is visible to whoever sees the sum (PTX ISA:

@@ -138,18 +138,4 @@ mod tests {
         // The same source may differ by architecture, so a limit of one says nothing of another.
         assert!(faults("sm_90a", 1, 0)[0].contains("has no ratchet"));
     }
-
-    /// A change builds two profiles; this looks at all, without a compiler.
-    #[test]
-    fn every_unit_of_every_profile_has_a_ratchet_and_spills_nothing() {
-        let catalog = Catalog::read(&kernels_dir()).expect("the catalog");
-        let (ratchets, alive) = (committed().expect("the ratchets"), alive(&catalog).expect("units"));
-        for arch in &ARCHS {
-            let units = &ratchets.archs[arch.name];
-            let missing: Vec<&String> = alive.iter().filter(|unit| !units.contains_key(*unit)).collect();
-            assert!(missing.is_empty(), "{}: no ratchet of {missing:?}", arch.name);
-            let spilling: Vec<_> = units.iter().filter(|(_, limit)| limit.spill_bytes > 0).collect();
-            assert!(spilling.is_empty(), "{}: {spilling:?}", arch.name);
-        }
-    }
 }

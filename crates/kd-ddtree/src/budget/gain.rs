@@ -13,6 +13,8 @@ const MEMORY: f64 = 12.0;
 const REMEMBERED: u32 = 200;
 /// Nodes at which drafts are compared.
 const USUAL: usize = 8;
+/// A draft counts as at least and at most so many of the usual ones.
+const WORTH: std::ops::RangeInclusive<f64> = 0.1..=10.0;
 /// How much streams differ before any was seen, and what they differ at least, as shares of what they gain.
 const SPREAD: [f64; 2] = [0.5, 0.35];
 
@@ -46,7 +48,9 @@ impl Gain {
         };
         let usual = len.clamp(1, USUAL);
         let expected = self.expected(usual as f64).filter(|&gain| gain > 0.0);
-        let worth = expected.map_or(1.0, |expected| at(usual) / expected);
+        // Within limits: where all drafts were flat so far, one good one is not to promise hundreds of tokens.
+        let worth =
+            expected.map_or(1.0, |expected| (at(usual) / expected).clamp(*WORTH.start(), *WORTH.end()));
         // A stream's later drafts say ever less of other streams.
         let weight = 1.0 / (1.0 + f64::from(record.drafts()) / 2.0);
         self.weight += weight - weight * self.weight / MEMORY;

@@ -85,7 +85,7 @@ impl LoadedUnit {
                 &mut count,
                 self.function,
                 block,
-                self.row.smem as usize,
+                self.smem as usize,
             )
         };
         status.result().map(|()| u32::try_from(count).unwrap_or_default())

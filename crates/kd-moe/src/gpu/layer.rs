@@ -108,7 +108,7 @@ impl ExpertKernels {
         })
     }
 
-    /// Whether this shape has `form`; `Form::Few` and `Form::Narrow` always are.
+    /// Whether this shape has `form`; `Form::Few`, for up to 64 rows, and `Form::Narrow` always are.
     pub fn has(&self, form: Form) -> bool {
         if form == Form::Few {
             return true;
