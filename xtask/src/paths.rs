@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result};
 
@@ -22,11 +23,13 @@ pub(crate) fn write_atomic(path: &Path, bytes: &[u8]) -> Result<bool> {
     if fs::read(path).is_ok_and(|old| old == bytes) {
         return Ok(false);
     }
+    static STAGED: AtomicU64 = AtomicU64::new(0);
+    let number = STAGED.fetch_add(1, Ordering::Relaxed);
     let folder = path.parent().unwrap_or(Path::new("."));
     let write = || -> std::io::Result<()> {
         fs::create_dir_all(folder)?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let staging = folder.join(format!(".{name}.{}", std::process::id()));
+        let staging = folder.join(format!(".{name}.{}-{number}", std::process::id()));
         fs::write(&staging, bytes)?;
         fs::rename(&staging, path)
     };

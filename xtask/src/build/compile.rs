@@ -88,21 +88,23 @@ impl Compiler {
         if let Some(image) = self.cached(&key) {
             return Ok((image, false));
         }
-        let work = self.out.join("work").join(&key);
-        fs::create_dir_all(&work).with_context(|| format!("cannot create {}", work.display()))?;
+        // A folder of its own: another build may compile the same unit at the same time.
+        fs::create_dir_all(&self.out).with_context(|| format!("cannot create {}", self.out.display()))?;
+        let folder = tempfile::Builder::new().prefix("unit-").tempdir_in(&self.out);
+        let folder = folder.with_context(|| format!("cannot make a folder in {}", self.out.display()))?;
+        let work = folder.path();
         fs::write(work.join(SOURCE), source)?;
         fs::write(work.join(LAYOUT), layout)?;
         let what = || format!("{} for {}", unit.name, arch.name);
-        self.to_ptx(&work, arch).with_context(what)?;
-        let report = ptxas::parse(&self.to_sass(&work, arch).with_context(what)?).with_context(what)?;
-        self.contains(&work, &family.sass).with_context(what)?;
+        self.to_ptx(work, arch).with_context(what)?;
+        let report = ptxas::parse(&self.to_sass(work, arch).with_context(what)?).with_context(what)?;
+        self.contains(work, &family.sass).with_context(what)?;
         let entry = self.cache(&key);
         for (name, extension) in [(CUBIN, "cubin"), (PTX, "ptx")] {
             paths::write_atomic(&entry.with_extension(extension), &fs::read(work.join(name))?)?;
         }
         // Written last: an entry without a report does not count as cached.
         paths::write_atomic(&entry.with_extension("json"), &serde_json::to_vec(&report)?)?;
-        fs::remove_dir_all(&work)?;
         let image = self.cached(&key).with_context(|| format!("the image of {} vanished", unit.name))?;
         Ok((image, true))
     }

@@ -191,3 +191,20 @@ fn a_real_spill_is_reported_and_a_second_build_compiles_nothing() {
         assert!(compiler.image(&family, &units[0], arch, false).expect("built").1, "{}", arch.name);
     }
 }
+
+#[test]
+fn two_builds_of_the_same_unit_do_not_disturb_each_other() {
+    let test = "two_builds_of_the_same_unit_do_not_disturb_each_other";
+    let Some(toolchain) = toolchain_or_skip(test) else { return };
+    let (folder, family) = folder_with(HUNGRY, SPILLS);
+    let units = expand(&family, &Profile::named("demo-tp1").expect("a profile")).expect("units");
+    let build = || {
+        let compiler = Compiler::new(toolchain.clone(), folder.path().to_owned(), folder.path().join("out"));
+        let (image, _) = compiler.image(&family, &units[0], &ARCHS[0], false).expect("built");
+        image.cubin
+    };
+    let (one, other) = rayon::join(build, build);
+    assert_eq!(one, other);
+    let left: Vec<_> = fs::read_dir(folder.path().join("out")).expect("read").collect();
+    assert_eq!(left.len(), 1, "only the cache stays: {left:?}");
+}
