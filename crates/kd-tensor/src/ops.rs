@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 use crate::simd::scale_by;
-pub use crate::simd::{add_scaled, divide, exponentials, silu_mul};
+pub use crate::simd::{add_scaled, exponentials, scale, silu_mul};
 use crate::{Bf16Matrix, Matrix, dot};
 
 /// A token id outside the embedding table.

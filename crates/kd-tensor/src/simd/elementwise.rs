@@ -118,17 +118,17 @@ pub fn add_scaled(y: &mut [f32], scale: f32, x: &[f32]) {
     Level::best().run(AddScaled(y, scale, x));
 }
 
-/// `x = x / divisor` element by element.
-pub fn divide(x: &mut [f32], divisor: f32) {
-    struct Divide<'a>(&'a mut [f32], f32);
-    impl Kernel for Divide<'_> {
+/// `x = scale · x` element by element.
+pub fn scale(x: &mut [f32], scale: f32) {
+    struct Scale<'a>(&'a mut [f32], f32);
+    impl Kernel for Scale<'_> {
         type Output = ();
         #[inline(always)]
         fn run<L: Lanes>(self, _: L) {
-            self.0.iter_mut().for_each(|x| *x /= self.1);
+            self.0.iter_mut().for_each(|x| *x *= self.1);
         }
     }
-    Level::best().run(Divide(x, divisor));
+    Level::best().run(Scale(x, scale));
 }
 
 /// `x = x · scale · gain` element by element over the shorter of the two.

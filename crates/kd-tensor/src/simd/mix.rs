@@ -80,10 +80,24 @@ fn mix_rows<L: Lanes, W: PlainRows + ?Sized, const N: usize>(
     }
     let width = out[0].len();
     for start in (0..width).step_by(CHUNK) {
-        let part = CHUNK.min(width - start);
-        let mut sums = [[[0.0; LANES]; 2]; N];
-        for (sums, out) in sums.iter_mut().zip(out.iter()) {
-            sums.as_flattened_mut()[..part].copy_from_slice(&out[start..start + part]);
+        let mut sums = [[lanes.splat(0.0); 2]; N];
+        if start + CHUNK <= width {
+            for m in 0..N {
+                let [low, high] = &pairs(out[m])[start / CHUNK];
+                sums[m] = [lanes.load(low), lanes.load(high)];
+            }
+            tile(lanes, coefficients, w.rows(), |j| w.plain(j).pair(lanes, start / CHUNK), &mut sums);
+            for m in 0..N {
+                let [low, high] = &mut pairs_mut(out[m])[start / CHUNK];
+                lanes.store(sums[m][0], low);
+                lanes.store(sums[m][1], high);
+            }
+            continue;
+        }
+        let mut edges = [[[0.0; LANES]; 2]; N];
+        for m in 0..N {
+            edges[m].as_flattened_mut()[..width - start].copy_from_slice(&out[m][start..]);
+            sums[m] = [lanes.load(&edges[m][0]), lanes.load(&edges[m][1])];
         }
         if start + CHUNK <= w.cols() {
             tile(lanes, coefficients, w.rows(), |j| w.plain(j).pair(lanes, start / CHUNK), &mut sums);
@@ -94,11 +108,24 @@ fn mix_rows<L: Lanes, W: PlainRows + ?Sized, const N: usize>(
             };
             tile(lanes, coefficients, w.rows(), rest, &mut sums);
         }
-        for (sums, out) in sums.iter().zip(out.iter_mut()) {
-            out[start..start + part].copy_from_slice(&sums.as_flattened()[..part]);
+        for m in 0..N {
+            lanes.store(sums[m][0], &mut edges[m][0]);
+            lanes.store(sums[m][1], &mut edges[m][1]);
+            out[m][start..].copy_from_slice(&edges[m].as_flattened()[..width - start]);
         }
     }
     N
+}
+
+/// Whole chunks of a row.
+#[inline(always)]
+fn pairs(row: &[f32]) -> &[[Line; 2]] {
+    row.as_chunks().0.as_chunks().0
+}
+
+#[inline(always)]
+fn pairs_mut(row: &mut [f32]) -> &mut [[Line; 2]] {
+    row.as_chunks_mut().0.as_chunks_mut().0
 }
 
 /// One chunk of `N` sums, in registers throughout.
@@ -108,28 +135,21 @@ fn tile<L: Lanes, const N: usize>(
     mut a: [&[f32]; N],
     count: usize,
     row: impl Fn(usize) -> (L::V, L::V),
-    sums: &mut [[Line; 2]; N],
+    sums: &mut [[L::V; 2]; N],
 ) {
     for a in &mut a {
         *a = &a[..count];
     }
-    let mut low = [lanes.splat(0.0); N];
-    let mut high = [lanes.splat(0.0); N];
-    for m in 0..N {
-        (low[m], high[m]) = (lanes.load(&sums[m][0]), lanes.load(&sums[m][1]));
-    }
+    let mut held = *sums;
     let mut j = 0;
     while j < count {
-        let (w_low, w_high) = row(j);
+        let (low, high) = row(j);
         for m in 0..N {
             let a = lanes.splat(a[m][j]);
-            low[m] = lanes.mul_add(a, w_low, low[m]);
-            high[m] = lanes.mul_add(a, w_high, high[m]);
+            held[m][0] = lanes.mul_add(a, low, held[m][0]);
+            held[m][1] = lanes.mul_add(a, high, held[m][1]);
         }
         j += 1;
     }
-    for m in 0..N {
-        lanes.store(low[m], &mut sums[m][0]);
-        lanes.store(high[m], &mut sums[m][1]);
-    }
+    *sums = held;
 }

@@ -28,7 +28,7 @@ use std::sync::OnceLock;
 
 pub(crate) use dots::dots;
 pub(crate) use elementwise::scale_by;
-pub use elementwise::{add_scaled, divide, dot, exponentials, silu_mul};
+pub use elementwise::{add_scaled, dot, exponentials, scale, silu_mul};
 pub use inputs::Inputs;
 pub(crate) use inputs::Rows;
 use lanes::{Lanes, Portable};
