@@ -159,7 +159,10 @@ fn exp_sum(logits: &[f32], max: f32) -> f64 {
     };
     let mut sums = [0.0f64; LANES];
     let mut add = |lanes: &[f32; LANES]| {
-        sums.iter_mut().zip(lanes.map(term)).for_each(|(sum, term)| *sum += f64::from(term));
+        // `lanes.map` is a call of its own, one lane at a time.
+        for (sum, &x) in sums.iter_mut().zip(lanes) {
+            *sum += f64::from(term(x));
+        }
     };
     let (chunks, rest) = logits.as_chunks();
     chunks.iter().for_each(&mut add);

@@ -3,6 +3,7 @@
 use kd_tensor::ops::{add_scaled, silu_mul};
 use kd_tensor::{Bf16Matrix, Inputs, Int4Matrix, Matrix, Pool, View, WeightRows, block_width, task_count};
 
+use crate::grouping::Group;
 use crate::{Groups, Routing};
 
 /// Output features that a task must not cut: two tiles, which share what is loaded of the rows.
@@ -19,6 +20,13 @@ pub struct Expert {
     pub down: Int4Matrix,
 }
 
+/// What the first products of a pass gave: for each group its rows as the last products take them.
+#[derive(Debug)]
+pub struct Hidden(Vec<Inputs<'static>>);
+
+/// The rows of a group, columns from where on, where they go, and where whole rows go as the last products take them.
+type FirstHalf<'g, 'o, 'r> = (Group<'g>, usize, Vec<&'o mut [f32]>, Option<&'r mut Option<Inputs<'static>>>);
+
 /// The routed experts of one layer, all of one shape.
 #[derive(Debug, Clone)]
 pub struct Experts(pub Vec<Expert>);
@@ -32,35 +40,59 @@ impl Experts {
     }
 
     /// `silu(gate x) · up x` for each assignment, in the groups' order: `[assignments, width]`.
-    pub fn gate_up(&self, pool: &Pool, x: View<'_>, groups: &Groups) -> Matrix {
-        let width = self.0.first().map_or(0, |e| e.gate.rows());
+    pub fn gate_up(&self, pool: &Pool, x: View<'_>, groups: &Groups) -> Hidden {
+        self.first_half(pool, &self.inputs(x), groups)
+    }
+
+    /// Rows `x` as the first products take them.
+    pub(crate) fn inputs(&self, x: View<'_>) -> Inputs<'static> {
+        let cols = self.0.first().map_or(x.cols(), |expert| expert.gate.cols());
+        Inputs::int4(cols, &(0..x.rows()).map(|row| x.row(row)).collect::<Vec<_>>())
+    }
+
+    /// As [`Experts::gate_up`] of rows that are ready for it.
+    pub(crate) fn first_half(&self, pool: &Pool, x: &Inputs<'_>, groups: &Groups) -> Hidden {
+        let Some(first) = self.0.first() else { return Hidden(Vec::new()) };
+        let width = first.gate.rows();
         let mut hidden = Matrix::unwritten(groups.assignments(), width);
-        let Some(first) = self.0.first() else { return hidden };
-        let x = Inputs::new(&first.gate, &(0..x.rows()).map(|r| x.row(r)).collect::<Vec<_>>());
+        let mut ready: Vec<Option<Inputs<'static>>> = groups.iter().map(|_| None).collect();
         let mut rows = hidden.iter_rows_mut();
-        let mut tasks = Vec::new();
         // An expert is only cut if there are too few for all threads.
         let weights = 2 * width * first.gate.cols();
         let cuts = task_count(pool, groups.rows_each(), weights)
             .min((8 * pool.threads()).div_ceil(groups.distinct().max(1)));
         let block = width.div_ceil(cuts).next_multiple_of(TILE);
-        for group in groups.iter() {
-            let mut blocks: Vec<_> =
-                rows.by_ref().take(group.rows.len()).map(|row| row.chunks_mut(block)).collect();
+        let mut tasks = Vec::with_capacity(groups.distinct() * width.div_ceil(block));
+        for (group, ready) in groups.iter().zip(&mut ready) {
+            let rows = rows.by_ref().take(group.rows.len());
+            if block >= width {
+                tasks.push((group, 0, rows.collect(), Some(ready)));
+                continue;
+            }
+            let mut blocks: Vec<_> = rows.map(|row| row.chunks_mut(block)).collect();
             for start in (0..width).step_by(block) {
-                let out: Vec<&mut [f32]> = blocks.iter_mut().filter_map(Iterator::next).collect();
-                tasks.push((group, start, out));
+                tasks.push((group, start, blocks.iter_mut().filter_map(Iterator::next).collect(), None));
             }
         }
-        pool.for_each(tasks, |(group, start, mut out)| {
+        pool.for_each(tasks, |(group, start, mut out, ready): FirstHalf<'_, '_, '_>| {
             let expert = &self.0[group.expert];
             let x = x.select(group.rows.iter().map(|&r| r as usize));
             let mut up = Matrix::unwritten(out.len(), out[0].len());
             x.multiply(&expert.gate, start, &mut out);
             x.multiply(&expert.up, start, &mut up.iter_rows_mut().collect::<Vec<_>>());
             out.iter_mut().zip(up.iter_rows()).for_each(|(gate, up)| silu_mul(gate, up));
+            // Whoever has whole rows in its caches turns them into what the last products take.
+            if let Some(ready) = ready {
+                *ready = Some(Inputs::int4(width, &out.iter().map(|row| &**row).collect::<Vec<_>>()));
+            }
         });
-        hidden
+        let of_group = |(group, ready): (Group<'_>, Option<Inputs<'static>>)| {
+            let row = |slot| hidden.row(group.start + slot);
+            ready.unwrap_or_else(|| {
+                Inputs::int4(width, &(0..group.rows.len()).map(row).collect::<Vec<_>>())
+            })
+        };
+        Hidden(groups.iter().zip(ready).map(of_group).collect())
     }
 
     /// The weighted sum of the down products: `[rows, hidden]`.
@@ -68,7 +100,7 @@ impl Experts {
         &self,
         pool: &Pool,
         rows: usize,
-        hidden: &Matrix,
+        hidden: &Hidden,
         routing: &Routing,
         groups: &Groups,
     ) -> Matrix {
@@ -80,7 +112,7 @@ impl Experts {
         &self,
         pool: &Pool,
         rows: usize,
-        hidden: &Matrix,
+        hidden: &Hidden,
         routing: &Routing,
         groups: &Groups,
         plus: Option<(&Bf16Matrix, &Matrix)>,
@@ -88,13 +120,11 @@ impl Experts {
         let out_features = self.0.first().map_or(0, |e| e.down.rows());
         let mut y = Matrix::zeros(rows, out_features);
         let Some(first) = self.0.first() else { return y };
-        let inputs = Inputs::new(&first.down, &hidden.iter_rows().collect::<Vec<_>>());
         let plus = plus.map(|(w, x)| (w, Inputs::new(w, &x.iter_rows().collect::<Vec<_>>())));
-        let read = groups.distinct() * hidden.cols() + plus.as_ref().map_or(0, |(w, _)| w.cols());
+        let read = groups.distinct() * first.down.cols() + plus.as_ref().map_or(0, |(w, _)| w.cols());
         let block = block_width(pool, out_features, groups.rows_each(), read);
         pool.for_each(y.column_blocks(0..out_features, block), |mut block| {
-            for group in groups.iter() {
-                let x = inputs.select(group.start..group.start + group.rows.len());
+            for (group, x) in groups.iter().zip(&hidden.0) {
                 let mut part = Matrix::unwritten(x.len(), block.columns.len());
                 let mut out: Vec<&mut [f32]> = part.iter_rows_mut().collect();
                 x.multiply(&self.0[group.expert].down, block.columns.start, &mut out);

@@ -1,6 +1,6 @@
 //! One mixture-of-experts layer.
 
-use kd_tensor::{Matrix, Pool, View};
+use kd_tensor::{Matrix, Pool, Task, View};
 
 use crate::{Experts, Groups, Mlp, Router, Routing};
 
@@ -18,19 +18,21 @@ pub struct Moe {
 impl Moe {
     /// Routed experts plus the shared expert, unweighted: `[rows, hidden]`, and the routing for whoever records it.
     ///
-    /// Three parallel regions: the first products of the router and the shared expert, those of the experts, and all last
-    /// products.
+    /// Three parallel regions: the choice of experts, their form of the rows and the first products of the shared expert; the
+    /// first products of the experts; all last products.
     pub fn forward(&self, pool: &Pool, x: View<'_>) -> (Matrix, Routing) {
-        let (inputs, mut scores) = (self.router.inputs(x), self.router.room(x.rows()));
+        let inputs = self.router.inputs(x);
         let mut shared = self.shared.as_ref().map(|shared| (shared, shared.hidden(x.rows())));
-        let mut tasks = self.router.score(pool, &inputs, &mut scores);
+        let (mut routing, mut digits) = (None, None);
+        let mut tasks: Vec<Task<'_>> = vec![Box::new(|| routing = Some(self.router.choose(&inputs)))];
         if let Some((shared, hidden)) = &mut shared {
             tasks.extend(shared.gate_up(pool, &inputs, hidden));
         }
+        tasks.push(Box::new(|| digits = Some(self.experts.inputs(x))));
         pool.run(tasks);
-        let routing = self.router.choose_all(scores);
+        let (Some(routing), Some(digits)) = (routing, digits) else { unreachable!("every task has run") };
         let groups = Groups::new(&routing, self.experts.0.len());
-        let hidden = self.experts.gate_up(pool, x, &groups);
+        let hidden = self.experts.first_half(pool, &digits, &groups);
         let shared = shared.as_ref().map(|(shared, hidden)| (&shared.down, hidden));
         let y = self.experts.down_with(pool, x.rows(), &hidden, &routing, &groups, shared);
         (y, routing)

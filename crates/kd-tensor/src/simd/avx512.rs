@@ -84,6 +84,12 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
+    fn max(self, a: __m512, b: __m512) -> __m512 {
+        // The second operand is the result where either is NaN.
+        instructions!(_mm512_max_ps(a, b))
+    }
+
+    #[inline(always)]
     fn clamp(self, v: __m512, low: f32, high: f32) -> __m512 {
         // The second operand is the result where either is NaN.
         instructions!(_mm512_min_ps(self.splat(high), _mm512_max_ps(self.splat(low), v)))

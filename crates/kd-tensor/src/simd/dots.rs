@@ -83,13 +83,12 @@ impl<const C: usize> Strip<'_, '_, C> {
     fn tile<L: Lanes, const R: usize>(&mut self, lanes: L, i: usize) {
         // Plain counted loops over fixed arrays of slices of one length: they unroll, and the arrays become registers.
         let (whole, rest) = (self.x[0].len() / LANES, self.x[0].len() % LANES);
-        let mut x: [&[Line]; C] = [&[]; C];
-        for (x, row) in x.iter_mut().zip(self.x) {
-            *x = &row.as_chunks().0[..whole];
+        let (mut x, mut keys): ([&[Line]; C], [&[Line]; R]) = ([&[]; C], [&[]; R]);
+        for c in 0..C {
+            x[c] = &self.x[c].as_chunks().0[..whole];
         }
-        let mut keys: [&[Line]; R] = [&[]; R];
-        for (keys, row) in keys.iter_mut().zip(&self.keys[i..]) {
-            *keys = &row.as_chunks().0[..whole];
+        for r in 0..R {
+            keys[r] = &self.keys[i + r].as_chunks().0[..whole];
         }
         let mut sums = [[lanes.splat(0.0); R]; C];
         let mut k = 0;
@@ -107,28 +106,29 @@ impl<const C: usize> Strip<'_, '_, C> {
             k += 1;
         }
         if rest > 0 {
-            for (sums, x) in sums.iter_mut().zip(self.x) {
-                let x = lanes.load(&tail(x));
-                for (sum, key) in sums.iter_mut().zip(&self.keys[i..]) {
-                    *sum = lanes.mul_add(lanes.load(&tail(key)), x, *sum);
+            let mut w = [lanes.splat(0.0); R];
+            for r in 0..R {
+                w[r] = lanes.load(&tail(self.keys[i + r]));
+            }
+            for c in 0..C {
+                let x = lanes.load(&tail(self.x[c]));
+                for r in 0..R {
+                    sums[c][r] = lanes.mul_add(w[r], x, sums[c][r]);
                 }
             }
         }
-        let mut at = 0;
-        while at < R * C {
-            let mut four = [lanes.splat(0.0); 4];
-            for k in 0..4.min(R * C - at) {
-                four[k] = sums[(at + k) / R][(at + k) % R];
-            }
-            let joined = lanes.join4(four);
-            if R.is_multiple_of(4) {
-                self.out[at / R][i + at % R..][..4].copy_from_slice(&joined);
-            } else {
-                for (at, &sum) in (at..R * C).zip(&joined) {
-                    self.out[at / R][i + at % R] = sum;
+        for c in 0..C {
+            let out = &mut self.out[c][i..i + R];
+            let mut r = 0;
+            while r < R {
+                let mut four = [lanes.splat(0.0); 4];
+                let count = if R - r < 4 { R - r } else { 4 };
+                for k in 0..count {
+                    four[k] = sums[c][r + k];
                 }
+                out[r..r + count].copy_from_slice(&lanes.join4(four)[..count]);
+                r += 4;
             }
-            at += 4;
         }
     }
 }

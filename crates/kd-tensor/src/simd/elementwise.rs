@@ -39,19 +39,29 @@ impl Kernel for Exponentials<'_> {
 
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) -> f32 {
-        let mut highest = [f32::NEG_INFINITY; LANES];
+        let scale = lanes.splat(self.1);
+        let mut highest = lanes.splat(f32::NEG_INFINITY);
         let (chunks, rest) = self.0.as_chunks_mut::<LANES>();
         for chunk in &mut *chunks {
-            lanes.store(lanes.mul(lanes.load(chunk), lanes.splat(self.1)), chunk);
-            for (max, &score) in highest.iter_mut().zip(&*chunk) {
-                *max = if score > *max { score } else { *max };
+            let scaled = lanes.mul(lanes.load(chunk), scale);
+            lanes.store(scaled, chunk);
+            highest = lanes.max(scaled, highest);
+        }
+        let mut edge = [f32::NEG_INFINITY; LANES];
+        for (edge, score) in edge.iter_mut().zip(&mut *rest) {
+            *score *= self.1;
+            *edge = *score;
+        }
+        let mut most = [0.0; LANES];
+        lanes.store(lanes.max(lanes.load(&edge), highest), &mut most);
+        let mut width = LANES;
+        while width > 1 {
+            width /= 2;
+            for i in 0..width {
+                most[i] = if most[i + width] > most[i] { most[i + width] } else { most[i] };
             }
         }
-        for (max, score) in highest.iter_mut().zip(&mut *rest) {
-            *score *= self.1;
-            *max = if *score > *max { *score } else { *max };
-        }
-        let max = lanes.splat(highest.into_iter().fold(f32::NEG_INFINITY, f32::max));
+        let max = lanes.splat(most[0]);
         let mut sum = lanes.splat(0.0);
         for chunk in chunks {
             let e = exp(lanes, lanes.sub(lanes.load(chunk), max));

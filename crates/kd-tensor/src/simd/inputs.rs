@@ -82,6 +82,15 @@ impl<'a> Inputs<'a> {
         Self { cols, rows: W::inputs(level, x) }
     }
 
+    /// Rows `x` of `cols` elements for products with INT4 weights: nothing of `x` is kept.
+    ///
+    /// # Panics
+    /// If a row has another length.
+    pub fn int4(cols: usize, x: &[&[f32]]) -> Inputs<'static> {
+        assert!(x.iter().all(|x| x.len() == cols), "columns of x");
+        Inputs { cols, rows: Rows::digits(Level::best(), x) }
+    }
+
     /// Number of rows.
     pub fn len(&self) -> usize {
         self.rows.len()

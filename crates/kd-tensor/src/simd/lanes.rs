@@ -48,6 +48,8 @@ pub trait Lanes: Copy {
     fn sub(self, a: Self::V, b: Self::V) -> Self::V;
     fn mul(self, a: Self::V, b: Self::V) -> Self::V;
     fn div(self, a: Self::V, b: Self::V) -> Self::V;
+    /// The larger of both; `b` where `a` is NaN.
+    fn max(self, a: Self::V, b: Self::V) -> Self::V;
     /// `v` held between `low` and `high`; NaN stays NaN.
     fn clamp(self, v: Self::V, low: f32, high: f32) -> Self::V;
     /// The nearest whole number.
@@ -153,6 +155,11 @@ impl Lanes for Portable {
     #[inline(always)]
     fn div(self, a: Self::V, b: Self::V) -> Self::V {
         each(|i| a[i] / b[i])
+    }
+
+    #[inline(always)]
+    fn max(self, a: Self::V, b: Self::V) -> Self::V {
+        each(|i| if a[i] > b[i] { a[i] } else { b[i] })
     }
 
     #[inline(always)]

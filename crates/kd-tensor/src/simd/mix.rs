@@ -137,8 +137,8 @@ fn tile<L: Lanes, const N: usize>(
     row: impl Fn(usize) -> (L::V, L::V),
     sums: &mut [[L::V; 2]; N],
 ) {
-    for a in &mut a {
-        *a = &a[..count];
+    for m in 0..N {
+        a[m] = &a[m][..count];
     }
     let mut held = *sums;
     let mut j = 0;
