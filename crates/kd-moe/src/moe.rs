@@ -1,7 +1,8 @@
 //! One mixture-of-experts layer.
 
-use kd_tensor::{Matrix, Pool, Task, View};
+use kd_tensor::{Matrix, Pool, Task, View, block_width};
 
+use crate::experts::TILE;
 use crate::{Experts, Groups, Mlp, Router, Routing};
 
 /// Router, routed experts and the shared expert of one layer.
@@ -26,7 +27,9 @@ impl Moe {
         let (mut routing, mut digits) = (None, None);
         let mut tasks: Vec<Task<'_>> = vec![Box::new(|| routing = Some(self.router.choose(&inputs)))];
         if let Some((shared, hidden)) = &mut shared {
-            tasks.extend(shared.gate_up(pool, &inputs, hidden));
+            // Half as wide as alone, to go round the choice of experts, which one thread makes.
+            let block = block_width(pool, shared.gate.rows(), x.rows(), 2 * shared.gate.cols());
+            tasks.extend(shared.gate_up((block / 2).next_multiple_of(TILE), &inputs, hidden));
         }
         tasks.push(Box::new(|| digits = Some(self.experts.inputs(x))));
         pool.run(tasks);

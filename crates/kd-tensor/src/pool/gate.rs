@@ -96,7 +96,11 @@ impl Drop for Shut<'_> {
         let mut looks = 0;
         while inside > 0 {
             // A worker that still has an item may be waiting for this very processor.
-            if looks < PATIENCE { std::hint::spin_loop() } else { std::thread::yield_now() }
+            if looks < PATIENCE {
+                std::hint::spin_loop()
+            } else {
+                std::thread::yield_now()
+            }
             looks += 1;
             inside = self.0.word.load(Ordering::Acquire) & INSIDE;
         }

@@ -59,34 +59,36 @@ impl<const C: usize> Kernel for Strip<'_, '_, C> {
 
     #[inline(always)]
     fn run<L: Lanes>(mut self, lanes: L) {
-        let mut i = 0;
+        let (whole, mut i) = (self.x[0].len() / LANES, 0);
+        let (mut x, mut tails) = ([&[][..]; C], [lanes.splat(0.0); C]);
+        for c in 0..C {
+            let (lines, tail) = self.x[c].as_chunks();
+            (x[c], tails[c]) = (&lines[..whole], lanes.load_part(tail, 0.0));
+        }
         while C == 1 && L::VECTORS >= 32 && i + 8 <= self.keys.len() {
-            self.tile::<L, 8>(lanes, i);
+            self.tile::<L, 8>(lanes, i, x, tails);
             i += 8;
         }
         while L::VECTORS >= 32 && i + 4 <= self.keys.len() {
-            self.tile::<L, 4>(lanes, i);
+            self.tile::<L, 4>(lanes, i, x, tails);
             i += 4;
         }
         while i + 2 <= self.keys.len() {
-            self.tile::<L, 2>(lanes, i);
+            self.tile::<L, 2>(lanes, i, x, tails);
             i += 2;
         }
         if i < self.keys.len() {
-            self.tile::<L, 1>(lanes, i);
+            self.tile::<L, 1>(lanes, i, x, tails);
         }
     }
 }
 
 impl<const C: usize> Strip<'_, '_, C> {
     #[inline(always)]
-    fn tile<L: Lanes, const R: usize>(&mut self, lanes: L, i: usize) {
+    fn tile<L: Lanes, const R: usize>(&mut self, lanes: L, i: usize, x: [&[Line]; C], tails: [L::V; C]) {
         // Plain counted loops over fixed arrays of slices of one length: they unroll, and the arrays become registers.
-        let (whole, rest) = (self.x[0].len() / LANES, self.x[0].len() % LANES);
-        let (mut x, mut keys): ([&[Line]; C], [&[Line]; R]) = ([&[]; C], [&[]; R]);
-        for c in 0..C {
-            x[c] = &self.x[c].as_chunks().0[..whole];
-        }
+        let (whole, rest) = (x[0].len(), self.x[0].len() % LANES);
+        let mut keys: [&[Line]; R] = [&[]; R];
         for r in 0..R {
             keys[r] = &self.keys[i + r].as_chunks().0[..whole];
         }
@@ -108,12 +110,11 @@ impl<const C: usize> Strip<'_, '_, C> {
         if rest > 0 {
             let mut w = [lanes.splat(0.0); R];
             for r in 0..R {
-                w[r] = lanes.load(&tail(self.keys[i + r]));
+                w[r] = lanes.load_part(self.keys[i + r].as_chunks::<LANES>().1, 0.0);
             }
             for c in 0..C {
-                let x = lanes.load(&tail(self.x[c]));
                 for r in 0..R {
-                    sums[c][r] = lanes.mul_add(w[r], x, sums[c][r]);
+                    sums[c][r] = lanes.mul_add(w[r], tails[c], sums[c][r]);
                 }
             }
         }
@@ -131,13 +132,4 @@ impl<const C: usize> Strip<'_, '_, C> {
             }
         }
     }
-}
-
-/// The elements after the last whole vector, padded with zeros.
-#[inline(always)]
-fn tail(row: &[f32]) -> Line {
-    let mut line = [0.0; LANES];
-    let rest = row.as_chunks::<LANES>().1;
-    line[..rest.len()].copy_from_slice(rest);
-    line
 }

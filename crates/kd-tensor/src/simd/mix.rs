@@ -78,43 +78,73 @@ fn mix_rows<L: Lanes, W: PlainRows + ?Sized, const N: usize>(
     for (to, a) in coefficients.iter_mut().zip(a) {
         *to = a;
     }
-    let width = out[0].len();
-    for start in (0..width).step_by(CHUNK) {
-        let mut sums = [[lanes.splat(0.0); 2]; N];
-        if start + CHUNK <= width {
-            for m in 0..N {
-                let [low, high] = &pairs(out[m])[start / CHUNK];
-                sums[m] = [lanes.load(low), lanes.load(high)];
-            }
-            tile(lanes, coefficients, w.rows(), |j| w.plain(j).pair(lanes, start / CHUNK), &mut sums);
-            for m in 0..N {
-                let [low, high] = &mut pairs_mut(out[m])[start / CHUNK];
-                lanes.store(sums[m][0], low);
-                lanes.store(sums[m][1], high);
-            }
-            continue;
-        }
+    let (width, mut start) = (out[0].len(), 0);
+    // A row or two by themselves wait for their own sums, so they take four chunks at a time.
+    while N <= 2 && L::VECTORS >= 32 && start + 4 * CHUNK <= width {
+        whole::<L, W, N, 4>(lanes, coefficients, w, out, start / CHUNK);
+        start += 4 * CHUNK;
+    }
+    while start + CHUNK <= width {
+        whole::<L, W, N, 1>(lanes, coefficients, w, out, start / CHUNK);
+        start += CHUNK;
+    }
+    if start < width {
         let mut edges = [[[0.0; LANES]; 2]; N];
+        let mut sums = [[[lanes.splat(0.0); 2]; 1]; N];
         for m in 0..N {
             edges[m].as_flattened_mut()[..width - start].copy_from_slice(&out[m][start..]);
-            sums[m] = [lanes.load(&edges[m][0]), lanes.load(&edges[m][1])];
+            sums[m][0] = [lanes.load(&edges[m][0]), lanes.load(&edges[m][1])];
         }
         if start + CHUNK <= w.cols() {
-            tile(lanes, coefficients, w.rows(), |j| w.plain(j).pair(lanes, start / CHUNK), &mut sums);
+            tile(lanes, coefficients, w.rows(), |j| [w.plain(j).pair(lanes, start / CHUNK)], &mut sums);
         } else {
             let rest = |j| {
                 let [low, high] = w.plain(j).rest();
-                (lanes.load(&low), lanes.load(&high))
+                [(lanes.load(&low), lanes.load(&high))]
             };
             tile(lanes, coefficients, w.rows(), rest, &mut sums);
         }
         for m in 0..N {
-            lanes.store(sums[m][0], &mut edges[m][0]);
-            lanes.store(sums[m][1], &mut edges[m][1]);
+            lanes.store(sums[m][0][0], &mut edges[m][0]);
+            lanes.store(sums[m][0][1], &mut edges[m][1]);
             out[m][start..].copy_from_slice(&edges[m].as_flattened()[..width - start]);
         }
     }
     N
+}
+
+/// `P` whole chunks of `N` rows from chunk `first` on.
+#[inline(always)]
+fn whole<L: Lanes, W: PlainRows + ?Sized, const N: usize, const P: usize>(
+    lanes: L,
+    coefficients: [&[f32]; N],
+    w: &W,
+    out: &mut [&mut [f32]],
+    first: usize,
+) {
+    let mut sums = [[[lanes.splat(0.0); 2]; P]; N];
+    for m in 0..N {
+        let chunks = &pairs(out[m])[first..first + P];
+        for p in 0..P {
+            sums[m][p] = [lanes.load(&chunks[p][0]), lanes.load(&chunks[p][1])];
+        }
+    }
+    let row = |j| {
+        let row = w.plain(j);
+        let mut chunks = [(lanes.splat(0.0), lanes.splat(0.0)); P];
+        for p in 0..P {
+            chunks[p] = row.pair(lanes, first + p);
+        }
+        chunks
+    };
+    tile(lanes, coefficients, w.rows(), row, &mut sums);
+    for m in 0..N {
+        let chunks = &mut pairs_mut(out[m])[first..first + P];
+        for p in 0..P {
+            lanes.store(sums[m][p][0], &mut chunks[p][0]);
+            lanes.store(sums[m][p][1], &mut chunks[p][1]);
+        }
+    }
 }
 
 /// Whole chunks of a row.
@@ -128,14 +158,14 @@ fn pairs_mut(row: &mut [f32]) -> &mut [[Line; 2]] {
     row.as_chunks_mut().0.as_chunks_mut().0
 }
 
-/// One chunk of `N` sums, in registers throughout.
+/// `P` chunks of `N` sums, in registers throughout.
 #[inline(always)]
-fn tile<L: Lanes, const N: usize>(
+fn tile<L: Lanes, const N: usize, const P: usize>(
     lanes: L,
     mut a: [&[f32]; N],
     count: usize,
-    row: impl Fn(usize) -> (L::V, L::V),
-    sums: &mut [[L::V; 2]; N],
+    row: impl Fn(usize) -> [(L::V, L::V); P],
+    sums: &mut [[[L::V; 2]; P]; N],
 ) {
     for m in 0..N {
         a[m] = &a[m][..count];
@@ -143,11 +173,13 @@ fn tile<L: Lanes, const N: usize>(
     let mut held = *sums;
     let mut j = 0;
     while j < count {
-        let (low, high) = row(j);
+        let chunks = row(j);
         for m in 0..N {
             let a = lanes.splat(a[m][j]);
-            held[m][0] = lanes.mul_add(a, low, held[m][0]);
-            held[m][1] = lanes.mul_add(a, high, held[m][1]);
+            for p in 0..P {
+                held[m][p][0] = lanes.mul_add(a, chunks[p].0, held[m][p][0]);
+                held[m][p][1] = lanes.mul_add(a, chunks[p].1, held[m][p][1]);
+            }
         }
         j += 1;
     }
