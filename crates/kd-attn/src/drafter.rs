@@ -1,6 +1,6 @@
 //! The drafter's attention: grouped-query attention of a block over committed context and the block itself.
 
-use kd_tensor::ops::{divide, exponentials};
+use kd_tensor::ops::{self, exponentials};
 use kd_tensor::{Matrix, Pool, RowList, mix, multiply_rows};
 
 use crate::{PageId, PagedCache};
@@ -107,6 +107,6 @@ fn attend_heads(dim: usize, queries: &[&[f32]], keys: &[&[f32]], values: &[&[f32
     let mut heads: Vec<&mut [f32]> = out.into_iter().flat_map(|out| out.chunks_exact_mut(dim)).collect();
     mix(&scores.iter_rows().collect::<Vec<_>>(), &RowList(values), &mut heads);
     for (out, sum) in heads.into_iter().zip(sums) {
-        divide(out, sum);
+        ops::scale(out, 1.0 / sum);
     }
 }

@@ -307,15 +307,18 @@ impl Mla {
         }
         let shared: Vec<&[f32]> = scores.iter_rows().map(|s| &s[..known]).collect();
         mix(&shared, &RowList(committed), out_heads);
+        let (mut seen, mut rest) = (Vec::with_capacity(longest - known), Vec::with_capacity(heads));
         for ((own, out), scores) in
             own.iter().zip(out_heads.chunks_mut(heads)).zip(scores.data().chunks(heads * longest))
         {
-            let rest: Vec<&[f32]> = scores.chunks(longest).map(|s| &s[known..known + own.len()]).collect();
-            let own: Vec<&[f32]> = own.iter().map(|&v| pass[v]).collect();
-            mix(&rest, &RowList(&own), out);
+            rest.clear();
+            rest.extend(scores.chunks(longest).map(|s| &s[known..known + own.len()]));
+            seen.clear();
+            seen.extend(own.iter().map(|&v| pass[v]));
+            mix(&rest, &RowList(&seen), out);
         }
         for (out, sum) in out_heads.iter_mut().zip(sums) {
-            ops::divide(out, sum);
+            ops::scale(out, 1.0 / sum);
         }
     }
 }

@@ -4,6 +4,8 @@ use std::f64::consts::PI;
 
 /// Rows back to which a row's position is looked for.
 const NEAR: usize = 32;
+/// Positions that share the angle of the first of them.
+const STRIDE: usize = 64;
 
 /// YaRN's frequency interpolation (Peng et al., arXiv 2309.00071, §3.2).
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -23,13 +25,15 @@ pub struct Yarn {
 pub struct Rope {
     inv_freq: Vec<f64>,
     gain: f64,
+    /// (cos, sin) of positions 0 … 63, pair after pair of each.
+    near: Vec<(f64, f64)>,
 }
 
 impl Rope {
     /// An embedding over `dim` values (even). `gain` multiplies cos and sin.
     pub fn new(dim: usize, theta: f64, yarn: Option<Yarn>, gain: f64) -> Self {
         let plain = |i: usize| theta.powf(-2.0 * i as f64 / dim as f64);
-        let inv_freq = match yarn {
+        let inv_freq: Vec<f64> = match yarn {
             None => (0..dim / 2).map(plain).collect(),
             Some(yarn) => {
                 let (low, high) = yarn.blend_range(dim, theta);
@@ -37,7 +41,8 @@ impl Rope {
                 (0..dim / 2).map(|i| plain(i) * (1.0 - ramp(i) + ramp(i) / yarn.factor)).collect()
             }
         };
-        Self { inv_freq, gain }
+        let near = (0..STRIDE).flat_map(|position| turns(&inv_freq, position)).collect();
+        Self { inv_freq, gain, near }
     }
 
     /// Radians a position for each pair, `dim / 2` of them.
@@ -51,25 +56,42 @@ impl Rope {
     }
 
     /// cos and sin at each of the positions, computed in f64: long contexts leave f32 few digits of the angle.
+    ///
+    /// A position is a multiple of 64 and the rest, and its angle the sum of two: of the first there are few among
+    /// neighbours, and those of the second are known. What a position gets depends on it alone.
     pub fn table(&self, positions: impl IntoIterator<Item = usize>) -> RopeTable {
         let pairs = self.inv_freq.len();
         let (mut cos_sin, mut seen): (Vec<(f32, f32)>, Vec<usize>) = (Vec::new(), Vec::new());
+        let (mut far, mut far_from) = (Vec::new(), None);
         for position in positions {
             // Rows of a tree share few positions, and neighbours are likely to share them.
-            match seen.iter().rev().take(NEAR).position(|&other| other == position) {
-                Some(back) => {
-                    let start = (seen.len() - 1 - back) * pairs;
-                    cos_sin.extend_from_within(start..start + pairs);
+            if let Some(back) = seen.iter().rev().take(NEAR).position(|&other| other == position) {
+                let start = (seen.len() - 1 - back) * pairs;
+                cos_sin.extend_from_within(start..start + pairs);
+            } else {
+                let (from, rest) = (position / STRIDE * STRIDE, position % STRIDE);
+                if far_from != Some(from) {
+                    far.clear();
+                    far.extend(turns(&self.inv_freq, from));
+                    far_from = Some(from);
                 }
-                None => cos_sin.extend(self.inv_freq.iter().map(|freq| {
-                    let (sin, cos) = (position as f64 * freq).sin_cos();
-                    ((cos * self.gain) as f32, (sin * self.gain) as f32)
-                })),
+                let near = &self.near[rest * pairs..][..pairs];
+                cos_sin.extend(far.iter().zip(near).map(|(&(cos, sin), &(c, s)): (&(f64, f64), _)| {
+                    (((cos * c - sin * s) * self.gain) as f32, ((sin * c + cos * s) * self.gain) as f32)
+                }));
             }
             seen.push(position);
         }
         RopeTable { pairs, cos_sin }
     }
+}
+
+/// (cos, sin) of the angles at `position`.
+fn turns(inv_freq: &[f64], position: usize) -> impl Iterator<Item = (f64, f64)> {
+    inv_freq.iter().map(move |freq| {
+        let (sin, cos) = (position as f64 * freq).sin_cos();
+        (cos, sin)
+    })
 }
 
 impl Yarn {

@@ -18,7 +18,13 @@ impl DraftRow {
     /// A NaN counts as minus infinity. `None` if the maximum is not finite (all impossible, or a `+inf`): nothing
     /// can be concluded from such a row, and the tree must end before it. O(vocab) for any `k`.
     pub fn from_logits(logits: &[f32], k: usize) -> Option<DraftRow> {
-        DraftRow::merge(&[RowShard::scan(logits, 0, k)], k)
+        DraftRow::from_logits_with(logits, k, exp_sum)
+    }
+
+    /// As [`from_logits`](DraftRow::from_logits) for a caller that has a faster sum: `sum(logits, max)` is
+    /// `Σ e^(x − max)` over all logits that are not NaN, `max` the finite largest.
+    pub fn from_logits_with(logits: &[f32], k: usize, sum: impl Fn(&[f32], f32) -> f64) -> Option<DraftRow> {
+        DraftRow::merge(&[RowShard::scan_with(logits, 0, k, sum)], k)
     }
 
     /// The `k` best tokens of a row whose vocabulary is split over shards, in any order. As [`from_logits`]
@@ -110,6 +116,10 @@ pub struct RowShard {
 impl RowShard {
     /// Scans the logits of tokens `first_token..`, keeping the `k` best.
     pub fn scan(logits: &[f32], first_token: u32, k: usize) -> RowShard {
+        RowShard::scan_with(logits, first_token, k, exp_sum)
+    }
+
+    fn scan_with(logits: &[f32], first_token: u32, k: usize, sum: impl Fn(&[f32], f32) -> f64) -> RowShard {
         let k = k.min(logits.len());
         // Candidates gather in twice the room and are halved when it is full: O(vocab) in all. Later equals of
         // the threshold have higher ids and lose; NaN and -inf never exceed it.
@@ -117,18 +127,27 @@ impl RowShard {
         let mut best = Vec::with_capacity(room.min(logits.len()));
         let mut threshold = f32::NEG_INFINITY;
         let mut max = f32::NEG_INFINITY;
-        for (token, &logit) in (first_token..=u32::MAX).zip(logits) {
-            if logit > threshold {
-                max = max.max(logit);
-                best.push(pack(logit, token));
-                if best.len() == room {
-                    threshold = keep_best(&mut best, k).unwrap_or(max);
+        // Few blocks hold anything above the threshold, and their maxima are found several logits at a time.
+        const BLOCK: u32 = 16;
+        for (first, block) in
+            (first_token..=u32::MAX).step_by(BLOCK as usize).zip(logits.chunks(BLOCK as usize))
+        {
+            if block.iter().fold(f32::NEG_INFINITY, |a, &x| if x > a { x } else { a }) <= threshold {
+                continue;
+            }
+            for (token, &logit) in (first..=u32::MAX).zip(block) {
+                if logit > threshold {
+                    max = max.max(logit);
+                    best.push(pack(logit, token));
+                    if best.len() == room {
+                        threshold = keep_best(&mut best, k).unwrap_or(max);
+                    }
                 }
             }
         }
         keep_best(&mut best, k);
         best.sort_unstable_by(|a, b| b.cmp(a));
-        let sum = if max.is_finite() { exp_sum(logits, max) } else { 0.0 };
+        let sum = if max.is_finite() { sum(logits, max) } else { 0.0 };
         RowShard { best, max, sum }
     }
 }
@@ -159,7 +178,10 @@ fn exp_sum(logits: &[f32], max: f32) -> f64 {
     };
     let mut sums = [0.0f64; LANES];
     let mut add = |lanes: &[f32; LANES]| {
-        sums.iter_mut().zip(lanes.map(term)).for_each(|(sum, term)| *sum += f64::from(term));
+        // `lanes.map` is a call of its own, one lane at a time.
+        for (sum, &x) in sums.iter_mut().zip(lanes) {
+            *sum += f64::from(term(x));
+        }
     };
     let (chunks, rest) = logits.as_chunks();
     chunks.iter().for_each(&mut add);

@@ -86,7 +86,8 @@ fn measure(pool: &Pool, layers: &[Experts], rows: usize, budget: f64) -> [Sample
     let weights = vec![1.0; ids.len()];
     let routing = Routing { top_k: EXPERTS, ids, weights, scores: Matrix::zeros(rows, EXPERTS) };
     let groups = Groups::new(&routing, EXPERTS);
-    let (x, hidden) = (matrix(rows, HIDDEN), matrix(rows * EXPERTS, WIDTH));
+    let x = matrix(rows, HIDDEN);
+    let hidden = layers[0].gate_up(pool, x.view(), &groups);
     let size = EXPERTS * WIDTH * HIDDEN;
     let samples = |name, matrices: usize| Samples {
         name,

@@ -1,12 +1,15 @@
 //! Routed experts: grouped INT4 products in which each weight is read once for all of its rows.
 
 use kd_tensor::ops::{add_scaled, silu_mul};
-use kd_tensor::{Bf16Matrix, Inputs, Int4Matrix, Matrix, Pool, View, WeightRows, block_width, task_count};
+use kd_tensor::{
+    Bf16Matrix, InputPart, Inputs, Int4Matrix, Matrix, Pool, View, WeightRows, block_width, task_count,
+};
 
+use crate::grouping::Group;
 use crate::{Groups, Routing};
 
 /// Output features that a task must not cut: two tiles, which share what is loaded of the rows.
-const TILE: usize = 32;
+pub(crate) const TILE: usize = 32;
 
 /// One routed expert.
 #[derive(Debug, Clone)]
@@ -18,6 +21,13 @@ pub struct Expert {
     /// `[hidden, width]`.
     pub down: Int4Matrix,
 }
+
+/// What the first products of a pass gave: a row for each assignment, in the groups' order, as the last products take them.
+#[derive(Debug)]
+pub struct Hidden(Inputs<'static>);
+
+/// The rows of a group, columns from where on, where they go, and where whole rows go as the last products take them.
+type FirstHalf<'g, 'o, 'p> = (Group<'g>, usize, Vec<&'o mut [f32]>, Option<InputPart<'p>>);
 
 /// The routed experts of one layer, all of one shape.
 #[derive(Debug, Clone)]
@@ -32,35 +42,60 @@ impl Experts {
     }
 
     /// `silu(gate x) · up x` for each assignment, in the groups' order: `[assignments, width]`.
-    pub fn gate_up(&self, pool: &Pool, x: View<'_>, groups: &Groups) -> Matrix {
-        let width = self.0.first().map_or(0, |e| e.gate.rows());
+    pub fn gate_up(&self, pool: &Pool, x: View<'_>, groups: &Groups) -> Hidden {
+        self.first_half(pool, &self.inputs(x), groups)
+    }
+
+    /// Rows `x` as the first products take them.
+    pub(crate) fn inputs(&self, x: View<'_>) -> Inputs<'static> {
+        let mut inputs = Inputs::int4(x.rows(), x.cols());
+        let rows: Vec<&[f32]> = (0..x.rows()).map(|row| x.row(row)).collect();
+        inputs.parts(std::iter::once(x.rows())).into_iter().for_each(|part| part.write(&rows));
+        inputs
+    }
+
+    /// As [`Experts::gate_up`] of rows that are ready for it.
+    pub(crate) fn first_half(&self, pool: &Pool, x: &Inputs<'_>, groups: &Groups) -> Hidden {
+        let width = self.0.first().map_or(0, |expert| expert.gate.rows());
+        let mut ready = Inputs::int4(groups.assignments(), width);
+        let Some(first) = self.0.first() else { return Hidden(ready) };
         let mut hidden = Matrix::unwritten(groups.assignments(), width);
-        let Some(first) = self.0.first() else { return hidden };
-        let x = Inputs::new(&first.gate, &(0..x.rows()).map(|r| x.row(r)).collect::<Vec<_>>());
         let mut rows = hidden.iter_rows_mut();
-        let mut tasks = Vec::new();
         // An expert is only cut if there are too few for all threads.
         let weights = 2 * width * first.gate.cols();
         let cuts = task_count(pool, groups.rows_each(), weights)
             .min((8 * pool.threads()).div_ceil(groups.distinct().max(1)));
         let block = width.div_ceil(cuts).next_multiple_of(TILE);
-        for group in groups.iter() {
-            let mut blocks: Vec<_> =
-                rows.by_ref().take(group.rows.len()).map(|row| row.chunks_mut(block)).collect();
+        let mut tasks: Vec<FirstHalf<'_, '_, '_>> = Vec::with_capacity(groups.distinct() * cuts);
+        let parts = ready.parts(groups.iter().map(|group| group.rows.len()));
+        for (group, part) in groups.iter().zip(parts) {
+            let rows = rows.by_ref().take(group.rows.len());
+            if block >= width {
+                tasks.push((group, 0, rows.collect(), Some(part)));
+                continue;
+            }
+            let mut blocks: Vec<_> = rows.map(|row| row.chunks_mut(block)).collect();
             for start in (0..width).step_by(block) {
-                let out: Vec<&mut [f32]> = blocks.iter_mut().filter_map(Iterator::next).collect();
-                tasks.push((group, start, out));
+                tasks.push((group, start, blocks.iter_mut().filter_map(Iterator::next).collect(), None));
             }
         }
-        pool.for_each(tasks, |(group, start, mut out)| {
+        pool.for_each(tasks, |(group, start, mut out, part)| {
             let expert = &self.0[group.expert];
             let x = x.select(group.rows.iter().map(|&r| r as usize));
             let mut up = Matrix::unwritten(out.len(), out[0].len());
             x.multiply(&expert.gate, start, &mut out);
             x.multiply(&expert.up, start, &mut up.iter_rows_mut().collect::<Vec<_>>());
             out.iter_mut().zip(up.iter_rows()).for_each(|(gate, up)| silu_mul(gate, up));
+            // Whoever has whole rows in its caches turns them into what the last products take.
+            if let Some(part) = part {
+                part.write(&out.iter().map(|row| &**row).collect::<Vec<_>>());
+            }
         });
-        hidden
+        if block < width {
+            let rows: Vec<&[f32]> = hidden.iter_rows().collect();
+            ready.parts(std::iter::once(rows.len())).into_iter().for_each(|part| part.write(&rows));
+        }
+        Hidden(ready)
     }
 
     /// The weighted sum of the down products: `[rows, hidden]`.
@@ -68,7 +103,7 @@ impl Experts {
         &self,
         pool: &Pool,
         rows: usize,
-        hidden: &Matrix,
+        hidden: &Hidden,
         routing: &Routing,
         groups: &Groups,
     ) -> Matrix {
@@ -80,7 +115,7 @@ impl Experts {
         &self,
         pool: &Pool,
         rows: usize,
-        hidden: &Matrix,
+        hidden: &Hidden,
         routing: &Routing,
         groups: &Groups,
         plus: Option<(&Bf16Matrix, &Matrix)>,
@@ -88,13 +123,12 @@ impl Experts {
         let out_features = self.0.first().map_or(0, |e| e.down.rows());
         let mut y = Matrix::zeros(rows, out_features);
         let Some(first) = self.0.first() else { return y };
-        let inputs = Inputs::new(&first.down, &hidden.iter_rows().collect::<Vec<_>>());
         let plus = plus.map(|(w, x)| (w, Inputs::new(w, &x.iter_rows().collect::<Vec<_>>())));
-        let read = groups.distinct() * hidden.cols() + plus.as_ref().map_or(0, |(w, _)| w.cols());
+        let read = groups.distinct() * first.down.cols() + plus.as_ref().map_or(0, |(w, _)| w.cols());
         let block = block_width(pool, out_features, groups.rows_each(), read);
         pool.for_each(y.column_blocks(0..out_features, block), |mut block| {
             for group in groups.iter() {
-                let x = inputs.select(group.start..group.start + group.rows.len());
+                let x = hidden.0.select(group.start..group.start + group.rows.len());
                 let mut part = Matrix::unwritten(x.len(), block.columns.len());
                 let mut out: Vec<&mut [f32]> = part.iter_rows_mut().collect();
                 x.multiply(&self.0[group.expert].down, block.columns.start, &mut out);

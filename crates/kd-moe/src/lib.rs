@@ -13,7 +13,7 @@ mod moe;
 mod router;
 pub mod selftest;
 
-pub use experts::{Expert, Experts};
+pub use experts::{Expert, Experts, Hidden};
 pub use grouping::Groups;
 pub use mlp::Mlp;
 pub use moe::Moe;

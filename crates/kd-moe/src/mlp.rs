@@ -18,7 +18,8 @@ impl Mlp {
     pub fn forward(&self, pool: &Pool, x: View<'_>) -> Matrix {
         let inputs = self.inputs(x);
         let mut hidden = self.hidden(x.rows());
-        pool.run(self.gate_up(pool, &inputs, &mut hidden));
+        let block = block_width(pool, self.gate.rows(), x.rows(), 2 * self.gate.cols());
+        pool.run(self.gate_up(block, &inputs, &mut hidden));
         linear(pool, hidden.view(), &self.down)
     }
 
@@ -32,11 +33,9 @@ impl Mlp {
         Matrix::unwritten(rows, self.gate.rows())
     }
 
-    /// Tasks that write `silu(gate x) · up x` to `hidden` `[rows, width]`.
-    pub fn gate_up<'a>(&'a self, pool: &Pool, x: &'a Inputs<'_>, hidden: &'a mut Matrix) -> Vec<Task<'a>> {
-        let width = self.gate.rows();
-        let block = block_width(pool, width, x.len(), 2 * self.gate.cols());
-        let blocks = hidden.column_blocks(0..width, block).into_iter();
+    /// Tasks of `block` columns that write `silu(gate x) · up x` to `hidden` `[rows, width]`.
+    pub fn gate_up<'a>(&'a self, block: usize, x: &'a Inputs<'_>, hidden: &'a mut Matrix) -> Vec<Task<'a>> {
+        let blocks = hidden.column_blocks(0..self.gate.rows(), block).into_iter();
         let task = |mut block: kd_tensor::ColumnBlock<'a>| -> Task<'a> {
             Box::new(move || {
                 let mut up = Matrix::unwritten(block.rows.len(), block.columns.len());

@@ -1,7 +1,8 @@
 //! One mixture-of-experts layer.
 
-use kd_tensor::{Matrix, Pool, View};
+use kd_tensor::{Matrix, Pool, Task, View, block_width};
 
+use crate::experts::TILE;
 use crate::{Experts, Groups, Mlp, Router, Routing};
 
 /// Router, routed experts and the shared expert of one layer.
@@ -18,19 +19,23 @@ pub struct Moe {
 impl Moe {
     /// Routed experts plus the shared expert, unweighted: `[rows, hidden]`, and the routing for whoever records it.
     ///
-    /// Three parallel regions: the first products of the router and the shared expert, those of the experts, and all last
-    /// products.
+    /// Three parallel regions: the choice of experts, their form of the rows and the first products of the shared expert; the
+    /// first products of the experts; all last products.
     pub fn forward(&self, pool: &Pool, x: View<'_>) -> (Matrix, Routing) {
-        let (inputs, mut scores) = (self.router.inputs(x), self.router.room(x.rows()));
+        let inputs = self.router.inputs(x);
         let mut shared = self.shared.as_ref().map(|shared| (shared, shared.hidden(x.rows())));
-        let mut tasks = self.router.score(pool, &inputs, &mut scores);
+        let (mut routing, mut digits) = (None, None);
+        let mut tasks: Vec<Task<'_>> = vec![Box::new(|| routing = Some(self.router.choose(&inputs)))];
         if let Some((shared, hidden)) = &mut shared {
-            tasks.extend(shared.gate_up(pool, &inputs, hidden));
+            // Half as wide as alone, to go round the choice of experts, which one thread makes.
+            let block = block_width(pool, shared.gate.rows(), x.rows(), 2 * shared.gate.cols());
+            tasks.extend(shared.gate_up((block / 2).next_multiple_of(TILE), &inputs, hidden));
         }
+        tasks.push(Box::new(|| digits = Some(self.experts.inputs(x))));
         pool.run(tasks);
-        let routing = self.router.choose_all(scores);
+        let (Some(routing), Some(digits)) = (routing, digits) else { unreachable!("every task has run") };
         let groups = Groups::new(&routing, self.experts.0.len());
-        let hidden = self.experts.gate_up(pool, x, &groups);
+        let hidden = self.experts.first_half(pool, &digits, &groups);
         let shared = shared.as_ref().map(|(shared, hidden)| (&shared.down, hidden));
         let y = self.experts.down_with(pool, x.rows(), &hidden, &routing, &groups, shared);
         (y, routing)

@@ -1,6 +1,6 @@
 //! The `noaux_tc` router of DeepSeek-V3 and Kimi K2: sigmoid scores, a correction bias that only the choice sees.
 
-use kd_tensor::{Bf16Matrix, ColumnBlock, Inputs, Matrix, Pool, Task, View, block_width};
+use kd_tensor::{Bf16Matrix, ColumnBlock, Inputs, Matrix, Pool, View, block_width};
 
 /// What decides the choice and its weights, besides the tensors.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -49,50 +49,42 @@ impl Router {
     /// normalised, times the scaling factor (DeepSeek-V3, arXiv 2412.19437, §2.1.2). A row with a NaN gets finite
     /// ids all the same; its weights are NaN and the row stays NaN.
     pub fn route(&self, pool: &Pool, x: View<'_>) -> Routing {
-        let (inputs, mut scores) = (self.inputs(x), self.room(x.rows()));
-        pool.run(self.score(pool, &inputs, &mut scores));
+        let inputs = self.inputs(x);
+        let experts = self.weight.rows();
+        let mut scores = Matrix::unwritten(x.rows(), experts);
+        let block = block_width(pool, experts, x.rows(), self.weight.cols());
+        pool.for_each(scores.column_blocks(0..experts, block), |block| self.score(&inputs, block));
         self.choose_all(scores)
     }
 
-    /// Rows `x` as [`Router::score`] takes them.
+    /// Rows `x` as [`Router::choose`] takes them.
     pub(crate) fn inputs<'x>(&self, x: View<'x>) -> Inputs<'x> {
         Inputs::new(&self.weight, &(0..x.rows()).map(|row| x.row(row)).collect::<Vec<_>>())
     }
 
-    /// Room for the scores of so many rows.
-    pub(crate) fn room(&self, rows: usize) -> Matrix {
-        Matrix::unwritten(rows, self.weight.rows())
+    /// As [`Router::route`] on the thread that calls it.
+    pub(crate) fn choose(&self, x: &Inputs<'_>) -> Routing {
+        let mut scores = Matrix::unwritten(x.len(), self.weight.rows());
+        let rows = scores.iter_rows_mut().collect();
+        self.score(x, ColumnBlock { columns: 0..self.weight.rows(), rows });
+        self.choose_all(scores)
     }
 
-    /// Tasks that write the sigmoid scores `[rows, experts]`.
-    pub(crate) fn score<'a>(
-        &'a self,
-        pool: &Pool,
-        x: &'a Inputs<'_>,
-        scores: &'a mut Matrix,
-    ) -> Vec<Task<'a>> {
-        let experts = self.weight.rows();
-        let block = block_width(pool, experts, x.len(), self.weight.cols());
-        let task = |mut block: ColumnBlock<'a>| -> Task<'a> {
-            Box::new(move || {
-                x.multiply(&self.weight, block.columns.start, &mut block.rows);
-                block
-                    .rows
-                    .iter_mut()
-                    .flat_map(|row| row.iter_mut())
-                    .for_each(|s| *s = 1.0 / (1.0 + (-*s).exp()));
-            })
-        };
-        scores.column_blocks(0..experts, block).into_iter().map(task).collect()
+    /// Writes sigmoid scores of some experts.
+    fn score(&self, x: &Inputs<'_>, mut block: ColumnBlock<'_>) {
+        x.multiply(&self.weight, block.columns.start, &mut block.rows);
+        let scores = block.rows.iter_mut().flat_map(|row| row.iter_mut());
+        scores.for_each(|s| *s = 1.0 / (1.0 + (-*s).exp()));
     }
 
     /// The experts of every row of scores.
-    pub(crate) fn choose_all(&self, scores: Matrix) -> Routing {
+    fn choose_all(&self, scores: Matrix) -> Routing {
         let RouterConfig { top_k, .. } = self.config;
         let mut ids = Vec::with_capacity(scores.rows() * top_k);
         let mut weights = Vec::with_capacity(scores.rows() * top_k);
+        let mut chosen = Vec::with_capacity(top_k);
         for row in scores.iter_rows() {
-            let mut chosen = self.choose(row);
+            top_into(&self.choice_scores(row).0, top_k, &mut chosen);
             chosen.sort_unstable();
             let sum: f32 = chosen.iter().map(|&e| row[e]).sum();
             let divisor = if self.config.normalize { sum + 1e-20 } else { 1.0 };
@@ -107,10 +99,6 @@ impl Router {
     pub fn margin(&self, scores: &[f32]) -> f32 {
         let (choice, group_margin) = self.choice_scores(scores);
         group_margin.min(lead(&choice, self.config.top_k))
-    }
-
-    fn choose(&self, scores: &[f32]) -> Vec<usize> {
-        top(&self.choice_scores(scores).0, self.config.top_k)
     }
 
     /// The scores that decide the choice, -inf outside the allowed groups, and the margin of the choice of groups.
@@ -143,18 +131,30 @@ fn lead(values: &[f32], k: usize) -> f32 {
 
 /// Indices of the `k` largest values, best first; ties to the lower index, NaN below everything.
 fn top(values: &[f32], k: usize) -> Vec<usize> {
+    let mut best = Vec::with_capacity(k);
+    top_into(values, k, &mut best);
+    best
+}
+
+/// As [`top`], in place of what `best` held.
+fn top_into(values: &[f32], k: usize, best: &mut Vec<usize>) {
     let key = |i: usize| if values[i].is_nan() { f32::NEG_INFINITY } else { values[i] };
-    let mut best: Vec<usize> = Vec::with_capacity(k + 1);
+    let beats = |i: usize, other: usize| key(i).total_cmp(&key(other)).is_gt();
+    best.clear();
     for i in 0..values.len() {
-        let beaten = |&other: &usize| key(i).total_cmp(&key(other)).is_gt();
-        if best.len() == k && !best.last().is_some_and(beaten) {
+        if best.len() < k {
+            best.push(i);
+        } else if best.last().is_some_and(|&last| beats(i, last)) {
+            best[k - 1] = i;
+        } else {
             continue;
         }
-        let place = best.iter().rposition(|other| !beaten(other)).map_or(0, |better| better + 1);
-        best.insert(place, i);
-        best.truncate(k);
+        let mut place = best.len() - 1;
+        while place > 0 && beats(i, best[place - 1]) {
+            best.swap(place, place - 1);
+            place -= 1;
+        }
     }
-    best
 }
 
 #[cfg(test)]

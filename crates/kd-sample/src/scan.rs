@@ -46,14 +46,16 @@ pub(crate) fn peak<T: Logit>(row: &[T]) -> Option<Peak> {
 fn block_max<T: Logit>(block: &[T]) -> Option<T> {
     let mut max = [T::NEG_INFINITY; LANES];
     let mut bad = [T::NEG_INFINITY; LANES];
-    let groups = block.chunks_exact(LANES);
-    let rest = groups.remainder();
-    for group in groups.chain([rest]) {
-        for ((&x, max), bad) in group.iter().zip(&mut max).zip(&mut bad) {
-            *max = if x > *max { x } else { *max };
-            *bad = if x < T::INFINITY { *bad } else { T::INFINITY };
+    // Groups of a length that the compiler knows, and no branch: it takes several entries at once.
+    let (groups, rest) = block.as_chunks::<LANES>();
+    let mut last = [T::NEG_INFINITY; LANES];
+    last[..rest.len()].copy_from_slice(rest);
+    groups.iter().chain([&last]).for_each(|group| {
+        for i in 0..LANES {
+            max[i] = if group[i] > max[i] { group[i] } else { max[i] };
+            bad[i] = if group[i] < T::INFINITY { bad[i] } else { T::INFINITY };
         }
-    }
+    });
     if bad.contains(&T::INFINITY) {
         return None;
     }

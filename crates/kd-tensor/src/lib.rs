@@ -29,5 +29,5 @@ pub use linear::{
 pub use matrix::{Bf16Matrix, Matrix, ShapeError, View};
 pub use pool::{Pool, Task};
 pub use ranks::{Collective, CollectiveError};
-pub use simd::{Inputs, dot, mix};
+pub use simd::{InputPart, Inputs, dot, mix};
 pub use storage::Storage;

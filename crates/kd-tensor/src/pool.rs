@@ -4,17 +4,22 @@
 //! the next region for a while before it goes to sleep, and a region ends as soon as its items are done: a worker that
 //! the system has not scheduled in time is not waited for.
 
+mod gate;
+mod handout;
+
 use std::any::Any;
 use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
 
 use crate::ranks::Division;
+use gate::Gate;
+use handout::Handout;
 
 /// Most workers of a pool: more than any machine has CPUs, and few enough to be started.
 const MAX_THREADS: usize = 4096;
@@ -45,14 +50,8 @@ pub struct Pool {
     pub(crate) division: Option<Box<Division>>,
 }
 
-/// What a region runs on every thread that joins it.
-type Job = &'static (dyn Fn() + Sync);
-
 struct Shared {
-    /// The region that runs now. Whoever works on it holds a read lock.
-    job: RwLock<Option<Job>>,
-    /// Counts regions; a change is the sign to look at `job`.
-    regions: AtomicUsize,
+    gate: Gate,
     sleep: Mutex<Sleep>,
     wake: Condvar,
     /// Workers that sleep or are about to.
@@ -66,7 +65,7 @@ struct Sleep {
 
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").field("regions", &self.regions).finish_non_exhaustive()
+        f.debug_struct("Shared").field("gate", &self.gate).finish_non_exhaustive()
     }
 }
 
@@ -80,19 +79,16 @@ impl Shared {
         let mut seen = 0;
         while let Some(region) = self.next_region(seen) {
             seen = region;
-            let job = self.job.read().unwrap_or_else(PoisonError::into_inner);
-            if let Some(job) = *job {
-                job();
-            }
+            self.gate.join(region);
         }
     }
 
     /// Waits for a region after `seen`; `None` when the pool ends.
-    fn next_region(&self, seen: usize) -> Option<usize> {
+    fn next_region(&self, seen: u64) -> Option<u64> {
         let started = Instant::now();
         loop {
             for _ in 0..LOOKS {
-                let region = self.regions.load(Ordering::Acquire);
+                let region = self.gate.region(Ordering::Acquire);
                 if region != seen {
                     return Some(region);
                 }
@@ -105,35 +101,17 @@ impl Shared {
         let mut sleep = lock(&self.sleep);
         // Sequentially consistent here and in `open`: either this sees the new region, or `open` sees the sleeper.
         self.sleepers.fetch_add(1, Ordering::SeqCst);
-        while self.regions.load(Ordering::SeqCst) == seen && !sleep.end {
+        while self.gate.region(Ordering::SeqCst) == seen && !sleep.end {
             sleep = self.wake.wait(sleep).unwrap_or_else(PoisonError::into_inner);
         }
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
-        (!sleep.end).then(|| self.regions.load(Ordering::Acquire))
+        (!sleep.end).then(|| self.gate.region(Ordering::Acquire))
     }
 
-    fn open(&self, job: Job) {
-        *self.job.write().unwrap_or_else(PoisonError::into_inner) = Some(job);
-        self.regions.fetch_add(1, Ordering::SeqCst);
+    fn wake(&self) {
         if self.sleepers.load(Ordering::SeqCst) > 0 {
             drop(lock(&self.sleep));
             self.wake.notify_all();
-        }
-    }
-}
-
-/// Takes the job back when dropped, however the region ends; by then nobody works on it.
-struct Open<'a>(&'a Shared);
-
-impl Drop for Open<'_> {
-    fn drop(&mut self) {
-        for look in 0usize.. {
-            if let Ok(mut job) = self.0.job.try_write() {
-                *job = None;
-                return;
-            }
-            // A worker that still has an item may be waiting for this very processor.
-            if look < 16 * LOOKS { std::hint::spin_loop() } else { std::thread::yield_now() }
         }
     }
 }
@@ -159,8 +137,7 @@ impl Pool {
     /// Runs on the calling thread alone.
     pub fn single() -> Self {
         let shared = Shared {
-            job: RwLock::new(None),
-            regions: AtomicUsize::new(0),
+            gate: Gate::default(),
             sleep: Mutex::default(),
             wake: Condvar::new(),
             sleepers: AtomicUsize::new(0),
@@ -204,30 +181,20 @@ impl Pool {
     }
 
     fn share_out<T: Send>(&self, turn: MutexGuard<'_, ()>, items: Vec<T>, work: impl Fn(T) + Send + Sync) {
-        let items = Mutex::new(items.into_iter());
+        let items = Handout::new(items);
         let panic: Mutex<Option<Box<dyn Any + Send>>> = Mutex::new(None);
-        self.region(&|| {
-            let next = || lock(&items).next();
+        let share = || {
+            let next = || items.next();
             let result = catch_unwind(AssertUnwindSafe(|| std::iter::from_fn(next).for_each(&work)));
             if let Err(payload) = result {
                 lock(&panic).get_or_insert(payload);
             }
-        });
+        };
+        self.shared.gate.region_of(&share, || self.shared.wake());
         drop(turn);
         if let Some(payload) = panic.into_inner().unwrap_or_else(PoisonError::into_inner) {
             resume_unwind(payload);
         }
-    }
-
-    /// Runs `job` on this thread and on every worker that comes before this one is through.
-    fn region(&self, job: &(dyn Fn() + Sync)) {
-        // SAFETY: only the lifetime changes. The reference lies in `shared.job` until `open` is dropped, which this
-        // function does before it returns or unwinds, and workers call it under a read lock that the drop waits for.
-        let job = unsafe { std::mem::transmute::<&(dyn Fn() + Sync), Job>(job) };
-        let open = Open(&self.shared);
-        self.shared.open(job);
-        job();
-        drop(open);
     }
 }
 

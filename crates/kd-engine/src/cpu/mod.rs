@@ -7,6 +7,7 @@ use std::sync::Arc;
 use kd_attn::{BlockSegment, CacheError, PagedCache, Segment};
 use kd_ddtree::DraftRow;
 use kd_model::{Drafter, Forward, OpCounter, Target};
+use kd_tensor::ops::exp_sum;
 use kd_tensor::{Matrix, Pool};
 
 use crate::backend::{
@@ -156,7 +157,7 @@ impl Cpu {
         let best = heads.iter().flat_map(|head| std::iter::repeat_n(head.best, depths));
         let tasks = rows.iter_mut().zip(logits.data().chunks_exact(logits.cols())).zip(best).collect();
         self.pool.for_each(tasks, |((row, logits), k): ((&mut Option<DraftRow>, &[f32]), usize)| {
-            *row = DraftRow::from_logits(logits, k);
+            *row = DraftRow::from_logits_with(logits, k, exp_sum);
         });
         let rows = rows.chunks_exact_mut(depths);
         rows.map(|rows| rows.iter_mut().map_while(|row| drafter.in_target_ids(row.take()?)).collect())

@@ -89,6 +89,12 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
+    fn max(self, a: Self::V, b: Self::V) -> Self::V {
+        // The second operand is the result where either is NaN.
+        halves!(_mm256_max_ps(a, b))
+    }
+
+    #[inline(always)]
     fn clamp(self, v: Self::V, low: f32, high: f32) -> Self::V {
         let (low, high) = (self.splat(low), self.splat(high));
         // The second operand is the result where either is NaN.

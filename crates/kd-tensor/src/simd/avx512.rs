@@ -27,9 +27,15 @@ impl Avx512 {
 macro_rules! instructions {
     ($($body:tt)*) => {
         // SAFETY: a token is only made by `detect`, on a processor that has the instructions; every pointer is made
-        // from a reference to at least as many elements as the instruction reads or writes, and none needs alignment.
+        // from a reference to at least as many elements as the instruction, or its mask, reads or writes, and none needs alignment.
         unsafe { $($body)* }
     };
+}
+
+/// The mask of the first lanes, at most all.
+#[inline(always)]
+fn first(lanes: usize) -> u16 {
+    ((1u32 << lanes.min(LANES)) - 1) as u16
 }
 
 impl Lanes for Avx512 {
@@ -59,6 +65,17 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
+    fn load_part(self, from: &[f32], fill: f32) -> __m512 {
+        // Lanes that the mask leaves out are not read.
+        instructions!(_mm512_mask_loadu_ps(_mm512_set1_ps(fill), first(from.len()), from.as_ptr()))
+    }
+
+    #[inline(always)]
+    fn store_part(self, v: __m512, to: &mut [f32]) {
+        instructions!(_mm512_mask_storeu_ps(to.as_mut_ptr(), first(to.len()), v))
+    }
+
+    #[inline(always)]
     fn mul_add(self, a: __m512, b: __m512, c: __m512) -> __m512 {
         instructions!(_mm512_fmadd_ps(a, b, c))
     }
@@ -81,6 +98,12 @@ impl Lanes for Avx512 {
     #[inline(always)]
     fn div(self, a: __m512, b: __m512) -> __m512 {
         instructions!(_mm512_div_ps(a, b))
+    }
+
+    #[inline(always)]
+    fn max(self, a: __m512, b: __m512) -> __m512 {
+        // The second operand is the result where either is NaN.
+        instructions!(_mm512_max_ps(a, b))
     }
 
     #[inline(always)]

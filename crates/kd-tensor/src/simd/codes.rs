@@ -59,6 +59,8 @@ impl Tiles for CodeTiles {
         }
         let mut g = 0;
         while g < count {
+            // After the last groups of these tiles come the first of the next.
+            let next = if g + AHEAD < count { 0 } else { (R - 1) * count };
             let mut parts = [[lanes.open(0); R]; C];
             for c in 0..C {
                 parts[c] = [lanes.open(digits[c][g].start); R];
@@ -69,7 +71,7 @@ impl Tiles for CodeTiles {
                     let mut low = [lanes.codes(&words[0][g][$i]).0; R];
                     let mut high = low;
                     for r in 0..R {
-                        lanes.prefetch(words[r].as_ptr().cast::<Words>().wrapping_add(4 * (g + AHEAD) + $i));
+                        lanes.prefetch(words[r].as_ptr().cast::<Words>().wrapping_add(4 * (g + AHEAD + next) + $i));
                         (low[r], high[r]) = lanes.codes(&words[r][g][$i]);
                     }
                     for c in 0..C {

@@ -4,8 +4,9 @@
 //! activation is off by at most 2^−22 of the largest, and one of at least 2^−13 of it that was bf16 is exact. Three
 //! digits of base 256 between −128 and 127 make up a number, and 32 products of a code and a number fit in 32 bits.
 
-use super::Kernel;
 use super::lanes::{Digits, Lanes};
+use super::{Kernel, Level};
+use crate::buffer::Buffer;
 use crate::int4::GROUP;
 
 /// The digits of some rows.
@@ -13,8 +14,15 @@ use crate::int4::GROUP;
 pub struct DigitRows {
     groups: usize,
     /// `[rows][groups]`.
-    digits: Vec<Digits>,
+    digits: Buffer,
     units: Vec<f32>,
+}
+
+/// Some rows, to be written.
+#[derive(Debug)]
+pub(super) struct DigitPart<'a> {
+    digits: &'a mut [Digits],
+    units: &'a mut [f32],
 }
 
 /// The digits of a row.
@@ -25,38 +33,64 @@ pub struct DigitRow<'a> {
     pub(super) unit: f32,
 }
 
+/// Elements of a buffer that [`Digits`] take.
+const WORDS: usize = size_of::<Digits>() / size_of::<f32>();
+
 impl DigitRows {
+    /// Rows of no meaning, to be written before they are read.
+    pub(super) fn unwritten(rows: usize, groups: usize) -> Self {
+        Self { groups, digits: Buffer::unwritten(rows * groups * WORDS), units: vec![f32::NAN; rows] }
+    }
+
+    /// The rows in parts of so many each.
+    pub(super) fn parts(&mut self, rows: impl Iterator<Item = usize>) -> Vec<DigitPart<'_>> {
+        let (mut digits, mut units) = (bytemuck::cast_slice_mut(&mut self.digits), self.units.as_mut_slice());
+        let part = |rows: usize| DigitPart {
+            digits: digits.split_off_mut(..rows * self.groups).expect("no more rows than there are"),
+            units: units.split_off_mut(..rows).expect("no more rows than there are"),
+        };
+        rows.map(part).collect()
+    }
+
     pub(super) fn len(&self) -> usize {
         self.units.len()
     }
 
     pub(super) fn row(&self, row: usize) -> DigitRow<'_> {
         let groups = row * self.groups..(row + 1) * self.groups;
-        DigitRow { digits: &self.digits[groups], unit: self.units[row] }
+        DigitRow { digits: &bytemuck::cast_slice(&self.digits)[groups], unit: self.units[row] }
     }
 }
 
-/// Rows of one length, a multiple of 32.
-pub(super) struct Digitize<'a, 'x>(pub(super) &'a [&'x [f32]]);
+impl DigitPart<'_> {
+    /// Writes the digits of rows `x` of one length, a multiple of 32.
+    ///
+    /// # Panics
+    /// If they are not as many as the part has.
+    pub(super) fn write(self, level: Level, x: &[&[f32]]) {
+        assert_eq!(x.len(), self.units.len(), "rows of the part");
+        level.run(Digitize { x, to: self });
+    }
+}
+
+struct Digitize<'a, 'x> {
+    x: &'a [&'x [f32]],
+    to: DigitPart<'a>,
+}
 
 impl Kernel for Digitize<'_, '_> {
-    type Output = DigitRows;
+    type Output = ();
 
     #[inline(always)]
-    fn run<L: Lanes>(self, _lanes: L) -> DigitRows {
-        let groups = self.0.first().map_or(0, |x| x.len() / GROUP);
-        let count = self.0.len() * groups;
-        let mut digits = vec![Digits { bytes: [[0; GROUP]; 3], start: 0 }; count];
-        let mut units = Vec::with_capacity(self.0.len());
-        let mut out = digits.iter_mut();
-        for x in self.0 {
+    fn run<L: Lanes>(self, _lanes: L) {
+        let mut out = self.to.digits.iter_mut();
+        for (x, to) in self.x.iter().zip(self.to.units) {
             let (inverse, unit) = units_of(x);
-            units.push(unit);
+            *to = unit;
             for (x, digits) in x.as_chunks::<GROUP>().0.iter().zip(&mut out) {
                 digits.start = write_digits(x, inverse, &mut digits.bytes).wrapping_mul(-8);
             }
         }
-        DigitRows { groups, digits, units }
     }
 }
 
@@ -99,10 +133,15 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::simd::Level;
+
+    fn digits(x: &[f32]) -> DigitRows {
+        let mut rows = DigitRows::unwritten(1, x.len() / GROUP);
+        rows.parts([1].into_iter()).remove(0).write(Level::best(), &[x]);
+        rows
+    }
 
     fn numbers(x: &[f32]) -> Vec<f64> {
-        let rows = Level::best().run(Digitize(&[x]));
+        let rows = digits(x);
         let row = rows.row(0);
         let value = |i: usize| {
             let [low, middle, high] =
@@ -148,7 +187,7 @@ mod tests {
         for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut x = [1.0; GROUP];
             x[31] = value;
-            assert!(Level::best().run(Digitize(&[&x])).row(0).unit.is_nan(), "{value}");
+            assert!(digits(&x).row(0).unit.is_nan(), "{value}");
         }
     }
 }

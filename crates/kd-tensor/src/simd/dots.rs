@@ -59,37 +59,38 @@ impl<const C: usize> Kernel for Strip<'_, '_, C> {
 
     #[inline(always)]
     fn run<L: Lanes>(mut self, lanes: L) {
-        let mut i = 0;
+        let (whole, mut i) = (self.x[0].len() / LANES, 0);
+        let (mut x, mut tails) = ([&[][..]; C], [lanes.splat(0.0); C]);
+        for c in 0..C {
+            let (lines, tail) = self.x[c].as_chunks();
+            (x[c], tails[c]) = (&lines[..whole], lanes.load_part(tail, 0.0));
+        }
         while C == 1 && L::VECTORS >= 32 && i + 8 <= self.keys.len() {
-            self.tile::<L, 8>(lanes, i);
+            self.tile::<L, 8>(lanes, i, x, tails);
             i += 8;
         }
         while L::VECTORS >= 32 && i + 4 <= self.keys.len() {
-            self.tile::<L, 4>(lanes, i);
+            self.tile::<L, 4>(lanes, i, x, tails);
             i += 4;
         }
         while i + 2 <= self.keys.len() {
-            self.tile::<L, 2>(lanes, i);
+            self.tile::<L, 2>(lanes, i, x, tails);
             i += 2;
         }
         if i < self.keys.len() {
-            self.tile::<L, 1>(lanes, i);
+            self.tile::<L, 1>(lanes, i, x, tails);
         }
     }
 }
 
 impl<const C: usize> Strip<'_, '_, C> {
     #[inline(always)]
-    fn tile<L: Lanes, const R: usize>(&mut self, lanes: L, i: usize) {
+    fn tile<L: Lanes, const R: usize>(&mut self, lanes: L, i: usize, x: [&[Line]; C], tails: [L::V; C]) {
         // Plain counted loops over fixed arrays of slices of one length: they unroll, and the arrays become registers.
-        let (whole, rest) = (self.x[0].len() / LANES, self.x[0].len() % LANES);
-        let mut x: [&[Line]; C] = [&[]; C];
-        for (x, row) in x.iter_mut().zip(self.x) {
-            *x = &row.as_chunks().0[..whole];
-        }
+        let (whole, rest) = (x[0].len(), self.x[0].len() % LANES);
         let mut keys: [&[Line]; R] = [&[]; R];
-        for (keys, row) in keys.iter_mut().zip(&self.keys[i..]) {
-            *keys = &row.as_chunks().0[..whole];
+        for r in 0..R {
+            keys[r] = &self.keys[i + r].as_chunks().0[..whole];
         }
         let mut sums = [[lanes.splat(0.0); R]; C];
         let mut k = 0;
@@ -107,37 +108,28 @@ impl<const C: usize> Strip<'_, '_, C> {
             k += 1;
         }
         if rest > 0 {
-            for (sums, x) in sums.iter_mut().zip(self.x) {
-                let x = lanes.load(&tail(x));
-                for (sum, key) in sums.iter_mut().zip(&self.keys[i..]) {
-                    *sum = lanes.mul_add(lanes.load(&tail(key)), x, *sum);
+            let mut w = [lanes.splat(0.0); R];
+            for r in 0..R {
+                w[r] = lanes.load_part(self.keys[i + r].as_chunks::<LANES>().1, 0.0);
+            }
+            for c in 0..C {
+                for r in 0..R {
+                    sums[c][r] = lanes.mul_add(w[r], tails[c], sums[c][r]);
                 }
             }
         }
-        let mut at = 0;
-        while at < R * C {
-            let mut four = [lanes.splat(0.0); 4];
-            for k in 0..4.min(R * C - at) {
-                four[k] = sums[(at + k) / R][(at + k) % R];
-            }
-            let joined = lanes.join4(four);
-            if R.is_multiple_of(4) {
-                self.out[at / R][i + at % R..][..4].copy_from_slice(&joined);
-            } else {
-                for (at, &sum) in (at..R * C).zip(&joined) {
-                    self.out[at / R][i + at % R] = sum;
+        for c in 0..C {
+            let out = &mut self.out[c][i..i + R];
+            let mut r = 0;
+            while r < R {
+                let mut four = [lanes.splat(0.0); 4];
+                let count = if R - r < 4 { R - r } else { 4 };
+                for k in 0..count {
+                    four[k] = sums[c][r + k];
                 }
+                out[r..r + count].copy_from_slice(&lanes.join4(four)[..count]);
+                r += 4;
             }
-            at += 4;
         }
     }
-}
-
-/// The elements after the last whole vector, padded with zeros.
-#[inline(always)]
-fn tail(row: &[f32]) -> Line {
-    let mut line = [0.0; LANES];
-    let rest = row.as_chunks::<LANES>().1;
-    line[..rest.len()].copy_from_slice(rest);
-    line
 }

@@ -1,6 +1,6 @@
 //! Loops over single rows: dot product, softmax numerators, SiLU·mul, scaling.
 
-use super::lanes::{LANES, Lanes, join};
+use super::lanes::{LANES, Lanes};
 use super::{Kernel, Level};
 
 struct Dot<'a>(&'a [f32], &'a [f32]);
@@ -39,39 +39,69 @@ impl Kernel for Exponentials<'_> {
 
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) -> f32 {
-        let mut highest = [f32::NEG_INFINITY; LANES];
+        let scale = lanes.splat(self.1);
+        let mut highest = lanes.splat(f32::NEG_INFINITY);
         let (chunks, rest) = self.0.as_chunks_mut::<LANES>();
         for chunk in &mut *chunks {
-            lanes.store(lanes.mul(lanes.load(chunk), lanes.splat(self.1)), chunk);
-            for (max, &score) in highest.iter_mut().zip(&*chunk) {
-                *max = if score > *max { score } else { *max };
-            }
+            let scaled = lanes.mul(lanes.load(chunk), scale);
+            lanes.store(scaled, chunk);
+            highest = lanes.max(scaled, highest);
         }
-        for (max, score) in highest.iter_mut().zip(&mut *rest) {
-            *score *= self.1;
-            *max = if *score > *max { *score } else { *max };
-        }
-        let max = lanes.splat(highest.into_iter().fold(f32::NEG_INFINITY, f32::max));
+        let edge = lanes.mul(lanes.load_part(rest, f32::NEG_INFINITY), scale);
+        let max = lanes.splat(largest(lanes, lanes.max(edge, highest)));
         let mut sum = lanes.splat(0.0);
         for chunk in chunks {
             let e = exp(lanes, lanes.sub(lanes.load(chunk), max));
             lanes.store(e, chunk);
             sum = lanes.add(sum, e);
         }
-        let mut sums = [0.0; LANES];
-        lanes.store(sum, &mut sums);
         if !rest.is_empty() {
-            let mut edge = [0.0; LANES];
-            edge[..rest.len()].copy_from_slice(rest);
-            let e = exp(lanes, lanes.sub(lanes.load(&edge), max));
-            lanes.store(e, &mut edge);
-            for ((score, &e), sum) in rest.iter_mut().zip(&edge).zip(&mut sums) {
-                *score = e;
-                *sum += e;
-            }
+            lanes.store_part(exp(lanes, lanes.sub(edge, max)), rest);
+            sum = lanes.add(sum, lanes.load_part(rest, 0.0));
         }
-        join(sums)
+        joined(lanes, sum)
     }
+}
+
+/// The largest lane that is not NaN.
+#[inline(always)]
+fn largest<L: Lanes>(lanes: L, v: L::V) -> f32 {
+    let mut most = [0.0; LANES];
+    lanes.store(v, &mut most);
+    let mut width = LANES;
+    while width > 1 {
+        width /= 2;
+        for i in 0..width {
+            most[i] = if most[i + width] > most[i] { most[i + width] } else { most[i] };
+        }
+    }
+    most[0]
+}
+
+/// `Σ e^(x − max)` over all `x` that are not NaN, none above `max`, which is finite.
+pub fn exp_sum(x: &[f32], max: f32) -> f64 {
+    struct ExpSum<'a>(&'a [f32], f32);
+    impl Kernel for ExpSum<'_> {
+        type Output = f64;
+        #[inline(always)]
+        fn run<L: Lanes>(self, lanes: L) -> f64 {
+            let (none, max) = (lanes.splat(f32::NEG_INFINITY), lanes.splat(self.1));
+            let term = |x| exp(lanes, lanes.sub(lanes.max(x, none), max));
+            // Lanes sum up a few terms each, their totals are summed in f64.
+            let mut total = 0.0;
+            for block in self.0.chunks(16 * LANES) {
+                let (chunks, rest) = block.as_chunks();
+                let mut sum = lanes.splat(0.0);
+                for chunk in chunks {
+                    sum = lanes.add(sum, term(lanes.load(chunk)));
+                }
+                total +=
+                    f64::from(joined(lanes, lanes.add(sum, term(lanes.load_part(rest, f32::NEG_INFINITY)))));
+            }
+            total
+        }
+    }
+    Level::best().run(ExpSum(x, max))
 }
 
 /// `gate = silu(gate) · up` element by element, `silu(z) = z / (1 + e^−z)`, over the shorter of the two.
@@ -118,17 +148,17 @@ pub fn add_scaled(y: &mut [f32], scale: f32, x: &[f32]) {
     Level::best().run(AddScaled(y, scale, x));
 }
 
-/// `x = x / divisor` element by element.
-pub fn divide(x: &mut [f32], divisor: f32) {
-    struct Divide<'a>(&'a mut [f32], f32);
-    impl Kernel for Divide<'_> {
+/// `x = scale · x` element by element.
+pub fn scale(x: &mut [f32], scale: f32) {
+    struct Scale<'a>(&'a mut [f32], f32);
+    impl Kernel for Scale<'_> {
         type Output = ();
         #[inline(always)]
         fn run<L: Lanes>(self, _: L) {
-            self.0.iter_mut().for_each(|x| *x /= self.1);
+            self.0.iter_mut().for_each(|x| *x *= self.1);
         }
     }
-    Level::best().run(Divide(x, divisor));
+    Level::best().run(Scale(x, scale));
 }
 
 /// `x = x · scale · gain` element by element over the shorter of the two.
@@ -174,7 +204,6 @@ fn padded(rest: &[f32]) -> [f32; LANES] {
 
 #[inline(always)]
 fn joined<L: Lanes>(lanes: L, v: L::V) -> f32 {
-    let mut out = [0.0; LANES];
-    lanes.store(v, &mut out);
-    join(out)
+    let none = lanes.splat(0.0);
+    lanes.join4([v, none, none, none])[0]
 }

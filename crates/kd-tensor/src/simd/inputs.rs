@@ -1,8 +1,9 @@
 //! Activations in the form in which products take them.
 
 use super::Level;
-use super::digits::{DigitRow, DigitRows, Digitize};
+use super::digits::{DigitPart, DigitRow, DigitRows};
 use crate::WeightRows;
+use crate::int4::GROUP;
 
 /// Rows of activations in the form that products with one form of weights take.
 ///
@@ -26,7 +27,9 @@ pub enum Rows<'a> {
 impl<'a> Rows<'a> {
     /// For products with INT4 weights.
     pub(crate) fn digits(level: Level, x: &[&[f32]]) -> Self {
-        Self::Digits(level.run(Digitize(x)))
+        let mut rows = DigitRows::unwritten(x.len(), x.first().map_or(0, |x| x.len() / GROUP));
+        rows.parts(std::iter::once(x.len())).into_iter().for_each(|part| part.write(level, x));
+        Self::Digits(rows)
     }
 
     fn len(&self) -> usize {
@@ -67,6 +70,24 @@ impl<'a> Rows<'a> {
     }
 }
 
+/// Room for some rows of [`Inputs`].
+#[derive(Debug)]
+pub struct InputPart<'a> {
+    cols: usize,
+    digits: DigitPart<'a>,
+}
+
+impl InputPart<'_> {
+    /// Writes rows `x`; nothing of them is kept.
+    ///
+    /// # Panics
+    /// If there is room for another number of rows, or of elements.
+    pub fn write(self, x: &[&[f32]]) {
+        assert!(x.iter().all(|x| x.len() == self.cols), "columns of x");
+        self.digits.write(Level::best(), x);
+    }
+}
+
 impl<'a> Inputs<'a> {
     /// Rows `x`, each as long as those of `w`, for products with `w` or other weights of its form and width.
     ///
@@ -80,6 +101,22 @@ impl<'a> Inputs<'a> {
         let cols = w.cols();
         assert!(x.iter().all(|x| x.len() == cols), "columns of x and of the weights");
         Self { cols, rows: W::inputs(level, x) }
+    }
+
+    /// Room for `rows` rows of `cols` elements, a multiple of 32, for products with INT4 weights: to be written by
+    /// [`InputPart::write`] before they are used.
+    pub fn int4(rows: usize, cols: usize) -> Inputs<'static> {
+        Inputs { cols, rows: Rows::Digits(DigitRows::unwritten(rows, cols / GROUP)) }
+    }
+
+    /// Such room in parts of so many rows each, which may be written at once.
+    ///
+    /// # Panics
+    /// If they are more rows than there are, or the rows are for other weights.
+    pub fn parts(&mut self, rows: impl Iterator<Item = usize>) -> Vec<InputPart<'_>> {
+        let Rows::Digits(all) = &mut self.rows else { panic!("activations that are taken as they are") };
+        let cols = self.cols;
+        all.parts(rows).into_iter().map(|digits| InputPart { cols, digits }).collect()
     }
 
     /// Number of rows.

@@ -1,5 +1,6 @@
 //! Sixteen f32 lanes as an instruction set offers them.
 
+use bytemuck::{Pod, Zeroable};
 use half::bf16;
 
 use super::Kernel;
@@ -12,7 +13,8 @@ pub(crate) type Line = [f32; LANES];
 pub(crate) type Words = [u8; 4 * LANES];
 
 /// 32 activations as whole numbers.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Pod, Zeroable)]
+#[repr(C)]
 pub(crate) struct Digits {
     /// Their digits, the lowest first.
     pub(crate) bytes: [[u8; 32]; 3],
@@ -42,12 +44,28 @@ pub trait Lanes: Copy {
     fn splat(self, value: f32) -> Self::V;
     fn load(self, from: &[f32; LANES]) -> Self::V;
     fn store(self, v: Self::V, to: &mut [f32; LANES]);
+    /// The first lanes from memory, `fill` in those after them. At most [`LANES`] elements.
+    #[inline(always)]
+    fn load_part(self, from: &[f32], fill: f32) -> Self::V {
+        let mut line = [fill; LANES];
+        line.iter_mut().zip(from).for_each(|(lane, &x)| *lane = x);
+        self.load(&line)
+    }
+    /// As many of the first lanes as there is room for.
+    #[inline(always)]
+    fn store_part(self, v: Self::V, to: &mut [f32]) {
+        let mut line = [0.0; LANES];
+        self.store(v, &mut line);
+        to.iter_mut().zip(line).for_each(|(x, lane)| *x = lane);
+    }
     /// `a · b + c`.
     fn mul_add(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
     fn add(self, a: Self::V, b: Self::V) -> Self::V;
     fn sub(self, a: Self::V, b: Self::V) -> Self::V;
     fn mul(self, a: Self::V, b: Self::V) -> Self::V;
     fn div(self, a: Self::V, b: Self::V) -> Self::V;
+    /// The larger of both; `b` where `a` is NaN.
+    fn max(self, a: Self::V, b: Self::V) -> Self::V;
     /// `v` held between `low` and `high`; NaN stays NaN.
     fn clamp(self, v: Self::V, low: f32, high: f32) -> Self::V;
     /// The nearest whole number.
@@ -153,6 +171,11 @@ impl Lanes for Portable {
     #[inline(always)]
     fn div(self, a: Self::V, b: Self::V) -> Self::V {
         each(|i| a[i] / b[i])
+    }
+
+    #[inline(always)]
+    fn max(self, a: Self::V, b: Self::V) -> Self::V {
+        each(|i| if a[i] > b[i] { a[i] } else { b[i] })
     }
 
     #[inline(always)]

@@ -78,58 +78,110 @@ fn mix_rows<L: Lanes, W: PlainRows + ?Sized, const N: usize>(
     for (to, a) in coefficients.iter_mut().zip(a) {
         *to = a;
     }
-    let width = out[0].len();
-    for start in (0..width).step_by(CHUNK) {
-        let part = CHUNK.min(width - start);
-        let mut sums = [[[0.0; LANES]; 2]; N];
-        for (sums, out) in sums.iter_mut().zip(out.iter()) {
-            sums.as_flattened_mut()[..part].copy_from_slice(&out[start..start + part]);
+    let (width, mut start) = (out[0].len(), 0);
+    // A row or two by themselves wait for their own sums, so they take four chunks at a time.
+    while N <= 2 && L::VECTORS >= 32 && start + 4 * CHUNK <= width {
+        whole::<L, W, N, 4>(lanes, coefficients, w, out, start / CHUNK);
+        start += 4 * CHUNK;
+    }
+    while start + CHUNK <= width {
+        whole::<L, W, N, 1>(lanes, coefficients, w, out, start / CHUNK);
+        start += CHUNK;
+    }
+    if start < width {
+        let mut edges = [[[0.0; LANES]; 2]; N];
+        let mut sums = [[[lanes.splat(0.0); 2]; 1]; N];
+        for m in 0..N {
+            edges[m].as_flattened_mut()[..width - start].copy_from_slice(&out[m][start..]);
+            sums[m][0] = [lanes.load(&edges[m][0]), lanes.load(&edges[m][1])];
         }
         if start + CHUNK <= w.cols() {
-            tile(lanes, coefficients, w.rows(), |j| w.plain(j).pair(lanes, start / CHUNK), &mut sums);
+            tile(lanes, coefficients, w.rows(), |j| [w.plain(j).pair(lanes, start / CHUNK)], &mut sums);
         } else {
             let rest = |j| {
                 let [low, high] = w.plain(j).rest();
-                (lanes.load(&low), lanes.load(&high))
+                [(lanes.load(&low), lanes.load(&high))]
             };
             tile(lanes, coefficients, w.rows(), rest, &mut sums);
         }
-        for (sums, out) in sums.iter().zip(out.iter_mut()) {
-            out[start..start + part].copy_from_slice(&sums.as_flattened()[..part]);
+        for m in 0..N {
+            lanes.store(sums[m][0][0], &mut edges[m][0]);
+            lanes.store(sums[m][0][1], &mut edges[m][1]);
+            out[m][start..].copy_from_slice(&edges[m].as_flattened()[..width - start]);
         }
     }
     N
 }
 
-/// One chunk of `N` sums, in registers throughout.
+/// `P` whole chunks of `N` rows from chunk `first` on.
 #[inline(always)]
-fn tile<L: Lanes, const N: usize>(
+fn whole<L: Lanes, W: PlainRows + ?Sized, const N: usize, const P: usize>(
+    lanes: L,
+    coefficients: [&[f32]; N],
+    w: &W,
+    out: &mut [&mut [f32]],
+    first: usize,
+) {
+    let mut sums = [[[lanes.splat(0.0); 2]; P]; N];
+    for m in 0..N {
+        let chunks = &pairs(out[m])[first..first + P];
+        for p in 0..P {
+            sums[m][p] = [lanes.load(&chunks[p][0]), lanes.load(&chunks[p][1])];
+        }
+    }
+    let row = |j| {
+        let row = w.plain(j);
+        let mut chunks = [(lanes.splat(0.0), lanes.splat(0.0)); P];
+        for p in 0..P {
+            chunks[p] = row.pair(lanes, first + p);
+        }
+        chunks
+    };
+    tile(lanes, coefficients, w.rows(), row, &mut sums);
+    for m in 0..N {
+        let chunks = &mut pairs_mut(out[m])[first..first + P];
+        for p in 0..P {
+            lanes.store(sums[m][p][0], &mut chunks[p][0]);
+            lanes.store(sums[m][p][1], &mut chunks[p][1]);
+        }
+    }
+}
+
+/// Whole chunks of a row.
+#[inline(always)]
+fn pairs(row: &[f32]) -> &[[Line; 2]] {
+    row.as_chunks().0.as_chunks().0
+}
+
+#[inline(always)]
+fn pairs_mut(row: &mut [f32]) -> &mut [[Line; 2]] {
+    row.as_chunks_mut().0.as_chunks_mut().0
+}
+
+/// `P` chunks of `N` sums, in registers throughout.
+#[inline(always)]
+fn tile<L: Lanes, const N: usize, const P: usize>(
     lanes: L,
     mut a: [&[f32]; N],
     count: usize,
-    row: impl Fn(usize) -> (L::V, L::V),
-    sums: &mut [[Line; 2]; N],
+    row: impl Fn(usize) -> [(L::V, L::V); P],
+    sums: &mut [[[L::V; 2]; P]; N],
 ) {
-    for a in &mut a {
-        *a = &a[..count];
-    }
-    let mut low = [lanes.splat(0.0); N];
-    let mut high = [lanes.splat(0.0); N];
     for m in 0..N {
-        (low[m], high[m]) = (lanes.load(&sums[m][0]), lanes.load(&sums[m][1]));
+        a[m] = &a[m][..count];
     }
+    let mut held = *sums;
     let mut j = 0;
     while j < count {
-        let (w_low, w_high) = row(j);
+        let chunks = row(j);
         for m in 0..N {
             let a = lanes.splat(a[m][j]);
-            low[m] = lanes.mul_add(a, w_low, low[m]);
-            high[m] = lanes.mul_add(a, w_high, high[m]);
+            for p in 0..P {
+                held[m][p][0] = lanes.mul_add(a, chunks[p].0, held[m][p][0]);
+                held[m][p][1] = lanes.mul_add(a, chunks[p].1, held[m][p][1]);
+            }
         }
         j += 1;
     }
-    for m in 0..N {
-        lanes.store(low[m], &mut sums[m][0]);
-        lanes.store(high[m], &mut sums[m][1]);
-    }
+    *sums = held;
 }

@@ -28,9 +28,9 @@ use std::sync::OnceLock;
 
 pub(crate) use dots::dots;
 pub(crate) use elementwise::scale_by;
-pub use elementwise::{add_scaled, divide, dot, exponentials, silu_mul};
-pub use inputs::Inputs;
+pub use elementwise::{add_scaled, dot, exp_sum, exponentials, scale, silu_mul};
 pub(crate) use inputs::Rows;
+pub use inputs::{InputPart, Inputs};
 use lanes::{Lanes, Portable};
 pub(crate) use limits::{multiply_adds, read_all};
 pub use mix::mix;
