@@ -84,7 +84,7 @@ fn budgets(c: &mut Criterion) {
                 })
                 .expect("within limits");
             for tree in forest.trees() {
-                allocator.drafted(&mut record, tree);
+                allocator.drafted(&plan, &mut record, tree);
             }
             let (nodes, promised) = growth.chosen(&forest);
             let rows = STREAMS + nodes;

@@ -12,7 +12,7 @@ use crate::stream::Stream;
 
 /// Most tokens of a draft row that the automatic budget chooses among. Trees take further ones from rows so flat that hardly
 /// a token of them is accepted.
-const BEST: usize = 16;
+const BEST: usize = 8;
 
 /// What was drafted for the members of a round.
 pub(crate) struct Drafts {
@@ -159,7 +159,7 @@ impl Engine {
             })
             .expect("limits of the budget, one for each scorer");
         for (&i, tree) in sharing.iter().zip(self.forest.trees()) {
-            self.budget.drafted(&mut self.running[members[i].0].record, tree);
+            self.budget.drafted(&drafts.plan, &mut self.running[members[i].0].record, tree);
         }
         let (nodes, promised) = growth.chosen(&self.forest);
         self.forest.truncate(nodes);

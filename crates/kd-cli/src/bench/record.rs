@@ -1,5 +1,6 @@
 //! Result files: what was measured, by which command, on what, when, and every sample.
 
+use std::io;
 use std::path::Path;
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -7,6 +8,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::Context;
 use kd_tensor::Pool;
 use kd_tensor::file::write_atomically;
+use serde::Serialize;
+use serde_json::ser::{Formatter, Serializer};
 use serde_json::{Map, Value, json};
 
 use crate::input;
@@ -48,9 +51,10 @@ impl Record {
     /// Writes the file whole or not at all; without a path, nothing.
     pub(crate) fn write(&self, path: Option<&Path>) -> anyhow::Result<()> {
         let Some(path) = path else { return Ok(()) };
-        let mut text = serde_json::to_string_pretty(&self.0)?;
-        text.push('\n');
-        write_atomically(path, text.as_bytes()).with_context(|| format!("cannot write {}", path.display()))
+        let mut text = Vec::new();
+        self.0.serialize(&mut Serializer::with_formatter(&mut text, Lines::default()))?;
+        text.push(b'\n');
+        write_atomically(path, &text).with_context(|| format!("cannot write {}", path.display()))
     }
 }
 
@@ -73,6 +77,72 @@ fn commit() -> Value {
     let changed =
         git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|files| !files.is_empty());
     Value::String(if changed { format!("{commit} with changes") } else { commit })
+}
+
+/// JSON with a line for each field and for each entry of a field's list: readable, and a third of what a line a number takes.
+#[derive(Debug, Default)]
+struct Lines {
+    depth: usize,
+}
+
+impl Lines {
+    /// Levels that have lines of their own.
+    const DEEP: usize = 2;
+
+    fn open<W: ?Sized + io::Write>(&mut self, writer: &mut W, bracket: &[u8]) -> io::Result<()> {
+        self.depth += 1;
+        writer.write_all(bracket)
+    }
+
+    fn next<W: ?Sized + io::Write>(&self, writer: &mut W, first: bool) -> io::Result<()> {
+        match (self.depth <= Self::DEEP, first) {
+            (true, _) => {
+                writer.write_all(if first { b"\n" } else { b",\n" })?;
+                writer.write_all(&b"    "[..2 * self.depth])
+            }
+            (false, true) => Ok(()),
+            (false, false) => writer.write_all(b", "),
+        }
+    }
+
+    fn close<W: ?Sized + io::Write>(&mut self, writer: &mut W, bracket: &[u8]) -> io::Result<()> {
+        self.depth -= 1;
+        if self.depth < Self::DEEP {
+            writer.write_all(b"\n")?;
+            writer.write_all(&b"    "[..2 * self.depth])?;
+        }
+        writer.write_all(bracket)
+    }
+}
+
+impl Formatter for Lines {
+    fn begin_array<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.open(writer, b"[")
+    }
+
+    fn begin_array_value<W: ?Sized + io::Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+        self.next(writer, first)
+    }
+
+    fn end_array<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.close(writer, b"]")
+    }
+
+    fn begin_object<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.open(writer, b"{")
+    }
+
+    fn begin_object_key<W: ?Sized + io::Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
+        self.next(writer, first)
+    }
+
+    fn begin_object_value<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        writer.write_all(b": ")
+    }
+
+    fn end_object<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
+        self.close(writer, b"}")
+    }
 }
 
 fn machine(pool: &Pool) -> Value {
@@ -119,7 +189,26 @@ fn date(time: SystemTime) -> String {
 mod tests {
     use std::time::{Duration, UNIX_EPOCH};
 
-    use super::{date, describe};
+    use serde::Serialize;
+    use serde_json::ser::Serializer;
+    use serde_json::{Value, json};
+
+    use super::{Lines, date, describe};
+
+    #[test]
+    fn a_list_has_a_line_for_each_entry() {
+        let value = json!({"a": [{"b": [1, 2], "c": {}}, {"b": []}], "d": 1, "e": []});
+        let mut text = Vec::new();
+        value.serialize(&mut Serializer::with_formatter(&mut text, Lines::default())).expect("a value");
+        let text = String::from_utf8(text).expect("JSON");
+        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        let entries = [r#"{"b": [1, 2], "c": {}},"#, r#"{"b": []}"#];
+        assert_eq!(
+            lines,
+            ["{", r#""a": ["#, entries[0], entries[1], "],", r#""d": 1,"#, r#""e": ["#, "]", "}"]
+        );
+        assert_eq!(serde_json::from_str::<Value>(&text).expect("JSON"), value);
+    }
 
     #[test]
     fn a_processor_has_its_own_name() {

@@ -31,7 +31,8 @@ impl Account {
     pub(crate) fn spend(&mut self, regret: f64, round: f64) {
         self.spent += regret;
         if let Some(credit) = &mut self.credit {
-            *credit = (*credit - regret).min(ROOM * round);
+            // A look that went well pays for few further ones: most of that is luck.
+            *credit = (*credit - regret).min(credit.max(START * round));
         }
     }
 

@@ -1,5 +1,7 @@
 //! Who drafts in a round, and how many nodes are verified.
 
+use std::cmp::{Ordering, Reverse};
+
 use super::account::Account;
 use super::calibration::{Calibrated, Calibration, Errors, Verdict};
 use super::cost::{CostModel, Stored};
@@ -13,19 +15,35 @@ use crate::tree::{MAX_NODES, Tree};
 
 /// Rounds without nodes before anything else is thought of.
 const WARM: u32 = 4;
-/// How much better than plain decoding drafting must look to become the rule.
+/// How drafting must compare with plain decoding to become the rule, and to remain it, where there is one stream.
 const BETTER: f64 = 1.01;
-/// How it must compare to remain the rule: a little worse is borne, since only drafting tells whether that was bad luck.
-const STILL: f64 = 0.98;
+const STILL: f64 = 0.99;
+/// What it must be better beyond that where there are many.
+const TOGETHER: f64 = 0.04;
 /// Rounds between two reviews while plain decoding is the rule.
 const REVIEW: u32 = 8;
 /// Rounds after which the other way is looked at again: at first, and at most.
 const AGAIN: [u32; 2] = [64, 2048];
-/// Drafted rounds between two plain ones, so that the comparison stays true.
-const COMPARE: u32 = 48;
+/// Drafted rounds between two plain ones, so that the comparison stays true: at least and at most, and how many more for an
+/// advantage of one.
+const COMPARE: [u32; 2] = [8, 48];
+const CLOSE: f64 = 200.0;
 
 /// Nodes at which streams are compared.
 const USUAL: f64 = 8.0;
+
+/// How drafting must compare with plain decoding to be the rule. Of many streams that draft some end early, and the last ones run
+/// alone; a single one loses nothing by that.
+fn margin(streams: usize, drafting: bool) -> f64 {
+    let alone = if drafting { STILL } else { BETTER };
+    alone + TOGETHER * (1.0 - 1.0 / streams as f64)
+}
+
+/// Drafted rounds between two plain ones: the fewer the closer drafting is to plain decoding, and the less a plain one costs.
+fn distance(advantage: f64) -> u32 {
+    let [least, most] = COMPARE.map(f64::from);
+    (least + CLOSE * (advantage - 1.0).max(0.0)).min(most) as u32
+}
 
 /// What an [`Allocator`] may do.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -52,6 +70,8 @@ pub struct Plan {
     kind: Kind,
     /// Tokens a second of the best way known; not positive before one is.
     rate: f64,
+    /// What a gained token is worth, if this is a look.
+    worth: f64,
     /// Seconds of a round without nodes.
     plain: f64,
     streams: usize,
@@ -144,6 +164,24 @@ pub struct Allocator {
     rounds: u32,
 }
 
+/// Orders streams by what their drafts may be worth.
+#[derive(PartialEq)]
+struct Worth(f64);
+
+impl Eq for Worth {}
+
+impl PartialOrd for Worth {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Worth {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
 impl Allocator {
     /// An allocator that knows nothing yet.
     /// A cap above what a tree holds, or a floor above the cap, counts as that.
@@ -199,17 +237,23 @@ impl Allocator {
     /// Puts those streams first that are to draft first: whose drafts may be worth most, and of equals those with least to
     /// read.
     pub fn rank(&self, candidates: &mut [Candidate]) {
+        // A round without drafts takes a third of a millisecond on a GPU: nothing is put in order that nobody asks for.
+        if self.rest > 0 && self.reviewed[1] == candidates.len() {
+            return;
+        }
+        let usual = self.classes.each_ref().map(|class| class.gain.expected(USUAL).unwrap_or(1.0));
         let worth = |candidate: &Candidate| {
-            let gain = &self.classes[candidate.record.class()].gain;
-            candidate.record.hope(gain.spread()) * gain.expected(USUAL).unwrap_or(1.0)
+            let class = candidate.record.class();
+            candidate.record.hope(self.classes[class].gain.spread()) * usual[class]
         };
-        candidates.sort_by(|a, b| worth(b).total_cmp(&worth(a)).then(a.unread.cmp(&b.unread)));
+        candidates.sort_by_cached_key(|candidate| (Reverse(Worth(worth(candidate))), candidate.unread));
     }
 
     /// Decides who drafts.
     pub fn plan(&mut self, load: &Load<'_>) -> Plan {
         let streams = load.streams;
-        let idle = Plan { drafters: 0, reach: 0, kind: Kind::Best, rate: 0.0, plain: 0.0, streams };
+        let idle =
+            Plan { drafters: 0, reach: 0, kind: Kind::Best, rate: 0.0, worth: 1.0, plain: 0.0, streams };
         if self.rounds < WARM || load.candidates.is_empty() {
             return idle;
         }
@@ -225,12 +269,12 @@ impl Allocator {
             return idle;
         };
         let plain_rate = streams as f64 / plain;
-        let needed = plain_rate * if self.drafting { STILL } else { BETTER };
+        let needed = plain_rate * margin(streams, self.drafting);
         let best = market.best().filter(|&(_, rate)| rate > needed);
         let rate = best.map_or(plain_rate, |(_, rate)| rate);
         let draft = |drafters: usize, kind: Kind| {
             let reach = market.reach(drafters, rate);
-            Plan { drafters, reach, kind, rate, plain, streams }
+            Plan { drafters, reach, kind, rate, worth: market.worth(drafters), plain, streams }
         };
         let look = |way: Way| {
             let plan = draft(way.drafters, Kind::Look(Some(way.rows)));
@@ -239,7 +283,11 @@ impl Allocator {
         let compare = Plan { kind: Kind::Look(None), rate, plain, ..idle };
         let affords = |regret| self.account.affords(regret);
         let plan = match best {
-            Some(_) if self.since >= COMPARE && affords(plain - streams as f64 / rate) => compare,
+            Some((_, rate))
+                if self.since >= distance(rate / plain_rate) && affords(plain - streams as f64 / rate) =>
+            {
+                compare
+            }
             Some((way, _)) => {
                 let promising = market.promising(rate, affords);
                 promising.map_or_else(|| draft(way.drafters, Kind::Best), |(way, _)| look(way))
@@ -248,7 +296,8 @@ impl Allocator {
                 let promising = market.promising(rate, affords);
                 // What is in doubt is cleared up before what is only unmeasured, if that costs less.
                 let cheaper = |r: f64| promising.is_none_or(|(_, other)| r <= other);
-                let probe = market.probe(rate).filter(|&(_, r)| affords(r) && cheaper(r));
+                let probe =
+                    market.probe(rate, margin(streams, false)).filter(|&(_, r)| affords(r) && cheaper(r));
                 let refresh =
                     || market.refresh(rate).filter(|&(_, r)| self.since >= self.again && affords(r));
                 let way = || promising.or_else(refresh).map(|(way, _)| look(way));
@@ -284,9 +333,9 @@ impl Allocator {
         Growth::new(&market, drafters, floor, [least, plan.reach], fixed)
     }
 
-    /// Learns from the tree that was grown of a stream's draft, before it is cut to what is verified.
-    pub fn drafted(&mut self, record: &mut Record, tree: &Tree) {
-        self.classes[record.class()].gain.observe(record, tree);
+    /// Learns from the tree that was grown of the draft of a stream of this plan, before it is cut to what is verified.
+    pub fn drafted(&mut self, plan: &Plan, record: &mut Record, tree: &Tree) {
+        self.classes[record.class()].gain.observe(record, tree, plan.drafters.max(1));
     }
 
     /// Learns from the tokens that the target chose where a stream had drafted.
@@ -307,9 +356,7 @@ impl Allocator {
         match plan.kind {
             Kind::Best => self.account.earn(outcome.seconds(), plain),
             Kind::Look(_) => {
-                // What a few streams gain shortens nothing for those that wait for the others.
-                let gained = if plan.drafters < plan.streams { 0.0 } else { outcome.accepted };
-                let tokens = plan.streams as f64 + gained;
+                let tokens = plan.streams as f64 + plan.worth * outcome.accepted;
                 // A disturbance would have come anyway: what a look costs is what such a round takes.
                 let prices = self.costs.prices(outcome.context);
                 let verify = prices.verify(outcome.rows).unwrap_or(outcome.verify);
@@ -333,6 +380,6 @@ impl Allocator {
 
     fn market<'a>(&'a self, load: Load<'a>) -> Market<'a> {
         let gains = self.classes.each_ref().map(|class| &class.gain);
-        Market::new(load, &self.costs, gains, self.options.limits)
+        Market::new(load, &self.costs, gains, self.options.limits, self.drafting)
     }
 }

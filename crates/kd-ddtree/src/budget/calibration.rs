@@ -19,7 +19,7 @@ const PRIOR: f64 = 4.0;
 /// What remains of an observation after one more in its cell.
 const FADE: f64 = 0.995;
 /// Best tokens of a row that are learnt from.
-const LEARNT: usize = 16;
+const LEARNT: usize = 8;
 
 /// Sums over the observations of a cell.
 #[derive(Debug, Clone, Copy, Default)]

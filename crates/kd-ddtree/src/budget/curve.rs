@@ -143,7 +143,10 @@ impl Line {
             [first, second, ..] if above == 0 => {
                 Some(through(first, second).clamp(first.1 * (at / first.0).min(1.0), first.1))
             }
-            [.., before, last] if above == self.0.len() => Some(through(before, last).max(last.1)),
+            // A flat stretch does not go on for ever.
+            [.., before, last] if above == self.0.len() => {
+                Some(through(before, last).max(last.1 * (at / last.0).sqrt().sqrt()))
+            }
             _ => Some(through(self.0[above - 1], self.0[above])),
         }
     }

@@ -7,8 +7,10 @@ use crate::tree::{MAX_NODES, Tree};
 /// Points of the curve: 1, 2, 3, 4, 6, … nodes of a stream.
 const POINTS: usize = 14;
 const _: () = assert!(edge(POINTS - 1) >= MAX_NODES && edge(POINTS - 2) < MAX_NODES);
-/// Drafts of new streams that the curve remembers.
+/// Rounds of drafts of new streams that the curve remembers.
 const MEMORY: f64 = 12.0;
+/// Drafts of a stream after which one more counts half as much for other streams.
+const LATER: f64 = 8.0;
 /// Drafts whose acceptances calibration remembers.
 const REMEMBERED: u32 = 200;
 /// Nodes at which drafts are compared.
@@ -34,8 +36,8 @@ impl Default for Gain {
 }
 
 impl Gain {
-    /// Takes the tree that was grown from a draft of the stream of this record.
-    pub(crate) fn observe(&mut self, record: &mut Record, tree: &Tree) {
+    /// Takes the tree that was grown from a draft of the stream of this record, one of `drafters` in this round.
+    pub(crate) fn observe(&mut self, record: &mut Record, tree: &Tree, drafters: usize) {
         let mut phi = [0.0; MAX_NODES + 1];
         for (row, node) in (1..).zip(tree.nodes()) {
             phi[row] = phi[row - 1] + f64::from(node.score.exp());
@@ -51,8 +53,9 @@ impl Gain {
         // Within limits: where all drafts were flat so far, one good one is not to promise hundreds of tokens.
         let worth =
             expected.map_or(1.0, |expected| (at(usual) / expected).clamp(*WORTH.start(), *WORTH.end()));
-        // A stream's later drafts say ever less of other streams.
-        let weight = 1.0 / (1.0 + f64::from(record.drafts()) / 2.0);
+        // A stream's later drafts say ever less of other streams, but not all of them: an answer may begin otherwise than it
+        // goes on. Streams of one round are one observation, since they often are of one kind.
+        let weight = 1.0 / (1.0 + f64::from(record.drafts()) / LATER) / drafters as f64;
         self.weight += weight - weight * self.weight / MEMORY;
         let share = weight / self.weight;
         self.samples = self.samples.saturating_add(1);

@@ -17,6 +17,10 @@ const PAY_OFF: f64 = 64.0;
 const STALE: (u64, f64) = (96, 1.2);
 /// Share of the known rate by which an unmeasured way must promise more to be worth a look.
 const PROMISING: f64 = 1.03;
+/// How much larger than the largest pass that was measured one may be that is looked at: beyond that nothing is known.
+const FARTHEST: f64 = 4.0;
+/// Tokens left of each stream at which half of what a single drafted round gains is lost at ragged ends.
+const RAGGED: f64 = 256.0;
 /// How likely a hope is to come true.
 const LUCK: f64 = 0.2;
 
@@ -62,7 +66,8 @@ pub(crate) struct Way {
 #[derive(Debug, Clone, Copy, Default)]
 struct Crowd {
     size: usize,
-    /// What their drafts are expected to be worth, may well be worth, and may be worth at the very best, by kind.
+    /// What their drafts are expected to be worth, may well be worth if streams differ by chance, and may be worth at the very
+    /// best, all streams alike, by kind.
     ratios: [f64; CLASSES],
     hopes: [f64; CLASSES],
     chances: [f64; CLASSES],
@@ -76,6 +81,8 @@ pub(crate) struct Market<'a> {
     costs: &'a CostModel,
     gains: [&'a Gain; CLASSES],
     limits: StreamLimits,
+    /// Whether drafting is the rule.
+    drafting: bool,
     /// Of one, two, four, … and all candidates.
     crowds: Vec<Crowd>,
 }
@@ -86,21 +93,24 @@ impl<'a> Market<'a> {
         costs: &'a CostModel,
         gains: [&'a Gain; CLASSES],
         limits: StreamLimits,
+        drafting: bool,
     ) -> Self {
         let all = load.candidates.len();
-        let (mut crowd, mut crowds) = (Crowd::default(), Vec::new());
+        let (mut crowd, mut crowds, mut doubts) = (Crowd::default(), Vec::new(), [0.0; CLASSES]);
         for candidate in load.candidates {
             let class = candidate.record.class();
             crowd.size += 1;
             crowd.ratios[class] += candidate.record.ratio();
-            crowd.hopes[class] += candidate.record.hope(gains[class].spread());
+            let hope = candidate.record.hope(gains[class].spread()) - candidate.record.ratio();
+            doubts[class] += hope * hope;
+            crowd.hopes[class] = crowd.ratios[class] + doubts[class].sqrt();
             crowd.chances[class] += candidate.record.chance(gains[class].spread(), gains[class].doubt());
             crowd.unread += candidate.unread;
             if crowd.size.is_power_of_two() || crowd.size == all {
                 crowds.push(crowd);
             }
         }
-        Self { load, prices: costs.prices(load.context), costs, gains, limits, crowds }
+        Self { load, prices: costs.prices(load.context), costs, gains, limits, drafting, crowds }
     }
 
     /// Seconds of a round without the allocator's nodes. `None` before the first round.
@@ -124,6 +134,7 @@ impl<'a> Market<'a> {
         let round = self.load.streams as f64 / rate;
         let known = self.gains.iter().any(|gain| gain.samples() > 0);
         let chain = self.load.rows + self.load.depths;
+        let left = self.left();
         let looks = self.ways().filter_map(|(crowd, way)| {
             let most = self.most(crowd, way) / rate;
             let regret = self.regret(crowd, way, rate);
@@ -132,8 +143,13 @@ impl<'a> Market<'a> {
             } else {
                 -(chain.abs_diff(way.rows) as f64)
             };
-            let may =
-                most > PROMISING && regret < ROOM * round && (known || way.drafters == 1) && affords(regret);
+            let saved = LUCK * left as f64 * (1.0 - 1.0 / most) / rate;
+            let may = most > PROMISING
+                && way.rows as f64 <= FARTHEST * self.largest_known()
+                && saved > regret
+                && regret < ROOM * round
+                && (known || way.drafters == 1)
+                && affords(regret);
             may.then_some(((way, regret), worth))
         });
         best(looks).map(|(look, _)| look)
@@ -142,9 +158,9 @@ impl<'a> Market<'a> {
     /// How many streams are to draft so that most is learnt of drafts for what it is expected to cost, and these costs in
     /// seconds; `None` unless what may come of it makes up for that within the tokens that are left. Nodes are verified
     /// only if that then pays: close to where drafting pays, all streams draft for next to nothing.
-    pub(crate) fn probe(&self, rate: f64) -> Option<(usize, f64)> {
+    pub(crate) fn probe(&self, rate: f64, margin: f64) -> Option<(usize, f64)> {
         let round = self.load.streams as f64 / rate;
-        let left: usize = self.load.candidates.iter().map(|candidate| candidate.left).sum();
+        let left = self.left();
         let looks = self.crowds.iter().filter_map(|crowd| {
             let ways = || self.known_ways().filter(|(other, _)| other.size == crowd.size);
             let hope = |way: Way| {
@@ -156,7 +172,7 @@ impl<'a> Market<'a> {
             let unverified = self.prices.draft(self.load.drafting + crowd.size)? + self.backlog(crowd);
             let regret = ways().map(|(_, way)| self.regret(crowd, way, rate)).fold(unverified, f64::min);
             let saved = left as f64 * (1.0 / rate - 1.0 / hope);
-            let may = hope > PROMISING * rate && LUCK * saved > regret;
+            let may = hope > PROMISING * margin * rate && LUCK * saved > regret;
             may.then_some(((crowd.size, regret), crowd.size as f64 / regret.max(round / 16.0)))
         });
         best(looks).map(|(look, _)| look)
@@ -201,9 +217,8 @@ impl<'a> Market<'a> {
 
     /// Seconds that a look at a way is expected to cost beyond what its tokens take at `rate`.
     fn regret(&self, crowd: &Crowd, way: Way, rate: f64) -> f64 {
-        // What a few streams gain shortens nothing for those that wait for the others.
-        let all = way.drafters == self.load.streams;
-        let gained = self.gained(crowd, way, 1).filter(|_| all).unwrap_or(0.0);
+        let worth = self.worth(way.drafters);
+        let gained = worth * self.gained(crowd, way, 1).unwrap_or(0.0);
         let draft = self.prices.draft(self.load.drafting + way.drafters);
         // Nothing known of drafting: take it for as long as a round without nodes when all streams draft.
         let share = (way.drafters as f64 / self.load.streams as f64).sqrt();
@@ -260,6 +275,25 @@ impl<'a> Market<'a> {
     fn shape(&self, way: Way) -> (f64, f64) {
         let nodes = (way.rows - self.load.rows) as f64 / way.drafters as f64;
         (nodes, way.drafters as f64 * nodes.min(self.load.depths as f64))
+    }
+
+    /// What the tokens are worth that a look gains. A stream alone is through so much sooner, as are all where drafting is the rule;
+    /// but the last one of several that began together is the one that gained least, which matters the more the less is left,
+    /// and what a few of them gain shortens nothing for the others.
+    pub(crate) fn worth(&self, drafters: usize) -> f64 {
+        match drafters == self.load.streams {
+            true if self.drafting || drafters == 1 => 1.0,
+            true => {
+                let left = self.left() as f64 / self.load.candidates.len() as f64;
+                left / (left + RAGGED)
+            }
+            false => 0.0,
+        }
+    }
+
+    /// Tokens that may still be generated.
+    fn left(&self) -> usize {
+        self.load.candidates.iter().map(|candidate| candidate.left).sum()
     }
 
     fn backlog(&self, crowd: &Crowd) -> f64 {

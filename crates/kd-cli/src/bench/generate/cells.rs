@@ -122,7 +122,8 @@ impl<'a> Bench<'a> {
                     bail!("{} gives other tokens than the modes before it; this is a bug", modes[at]);
                 }
                 let run = &mut runs[at];
-                run.rates.0.push(rate);
+                // Whole tokens: the clock knows no more.
+                run.rates.0.push(rate.round());
                 run.rounds = outcomes.iter().map(|o| o.stats.rounds).sum();
                 let rounds = run.rounds.max(1) as f64;
                 let sum = |of: fn(&kd_engine::StreamStats) -> u64| -> f64 {

@@ -8,11 +8,15 @@ use serde_json::json;
 
 use super::super::floors::Floors;
 use super::super::record::Record;
-use super::super::samples::Samples;
+use super::super::samples::Ratio;
 use super::super::table::Table;
 use super::super::work;
 use super::cells::{Cell, Runs};
 use crate::args::{BenchGenerateArgs, Mode};
+
+/// What the automatic budget must reach of plain decoding, and of the best fixed budget.
+const OF_PLAIN: f64 = 0.97;
+const OF_BEST: f64 = 0.95;
 
 /// Field of the result file that holds every sample.
 pub(super) const CELLS: &str = "cells";
@@ -28,18 +32,12 @@ impl Cell {
         fixed.max_by(|a, b| a.rates.median().total_cmp(&b.rates.median()))
     }
 
-    /// Median over repetitions of one mode's rate ÷ another's in the same repetition.
-    fn ratio(&self, mode: Mode, other: &Runs) -> Option<f64> {
-        let pairs = self.of(mode)?.rates.0.iter().zip(&other.rates.0);
-        Some(Samples(pairs.map(|(a, b)| a / b).collect()).median())
+    fn of_plain(&self, mode: Mode) -> Option<Ratio> {
+        self.of(mode)?.rates.ratio(&self.of(Mode::Nodes(0))?.rates)
     }
 
-    fn of_plain(&self, mode: Mode) -> Option<f64> {
-        self.ratio(mode, self.of(Mode::Nodes(0))?)
-    }
-
-    fn of_best(&self, mode: Mode) -> Option<f64> {
-        self.ratio(mode, self.best_fixed()?)
+    fn of_best(&self, mode: Mode) -> Option<Ratio> {
+        self.of(mode)?.rates.ratio(&self.best_fixed()?.rates)
     }
 }
 
@@ -60,13 +58,17 @@ pub(super) fn print(
         row.extend(args.budgets.iter().map(|&mode| rate(cell.of(mode))));
         row.push(cell.best_fixed().map_or_else(String::new, |run| run.mode.to_string()));
         let ratios = [cell.of_plain(Mode::Auto), cell.of_best(Mode::Auto), cell.of_plain(Mode::Cold)];
-        row.extend(ratios.map(|ratio| ratio.map_or_else(String::new, |ratio| format!("{ratio:.3}"))));
+        row.extend(ratios.map(|ratio| ratio.map_or_else(String::new, |ratio| ratio.to_string())));
         table.row(row);
     }
     writeln!(out, "{table}")?;
     writeln!(out, "{}", by_load(args, models, floors, cells))?;
-    for (what, least) in least(cells) {
-        writeln!(out, "least {what}: {least:.3}")?;
+    for Verdict { what, limit, least, misses } in verdicts(cells) {
+        writeln!(
+            out,
+            "{what}: least {least}; {misses} of {} cells under {limit} beyond chance",
+            cells.len()
+        )?;
     }
     Ok(())
 }
@@ -152,30 +154,45 @@ fn floor(models: &Models, floors: &Floors, streams: f64, tokens: f64, nodes: f64
     streams * tokens / seconds.iter().sum::<f64>()
 }
 
-/// The least ratios over all cells.
-fn least(cells: &[Cell]) -> Vec<(&'static str, f64)> {
-    let of = |ratio: &dyn Fn(&Cell) -> Option<f64>| cells.iter().filter_map(ratio).min_by(f64::total_cmp);
+/// How one ratio fares over all cells.
+struct Verdict {
+    what: &'static str,
+    limit: f64,
+    least: Ratio,
+    /// Cells whose whole interval is under the limit.
+    misses: usize,
+}
+
+fn verdicts(cells: &[Cell]) -> Vec<Verdict> {
+    let verdict = |what, limit, ratio: &dyn Fn(&Cell) -> Option<Ratio>| {
+        let all: Vec<Ratio> = cells.iter().filter_map(ratio).collect();
+        let least = all.iter().copied().min_by(|a, b| a.value.total_cmp(&b.value))?;
+        let misses = all.iter().filter(|ratio| ratio.misses(limit)).count();
+        Some(Verdict { what, limit, least, misses })
+    };
     let all = [
-        ("auto / plain", of(&|cell| cell.of_plain(Mode::Auto))),
-        ("auto / best fixed", of(&|cell| cell.of_best(Mode::Auto))),
-        ("cold / plain", of(&|cell| cell.of_plain(Mode::Cold))),
+        verdict("auto / plain", OF_PLAIN, &|cell| cell.of_plain(Mode::Auto)),
+        verdict("auto / best fixed", OF_BEST, &|cell| cell.of_best(Mode::Auto)),
+        verdict("cold / plain", OF_PLAIN, &|cell| cell.of_plain(Mode::Cold)),
     ];
-    all.into_iter().filter_map(|(what, least)| Some((what, least?))).collect()
+    all.into_iter().flatten().collect()
 }
 
 /// Says what the numbers of the result file are.
 pub(super) fn describe(args: &BenchGenerateArgs, floors: &Floors, record: &mut Record) {
     record.set("floors", floors.json());
     record.set("max_tokens", args.max_tokens.get());
-    let values =
-        "tokens a second after the first tokens; ratios are medians of quotients within one repetition";
+    let values = "tokens a second after the first tokens; ratios are quotients of medians, with the ends of their 95 % bootstrap intervals over repetitions";
     record.set("values", values);
 }
 
 /// Writes the result file as far as there are cells.
 pub(super) fn write(args: &BenchGenerateArgs, cells: &[Cell], mut record: Record) -> anyhow::Result<()> {
-    for (what, least) in least(cells) {
-        record.set(&format!("least {what}"), round(least));
+    for Verdict { what, limit, least, misses } in verdicts(cells) {
+        record.set(
+            what,
+            json!({"limit": limit, "least": of(least), "cells_under_limit_beyond_chance": misses}),
+        );
     }
     let ratio = |cell: &Cell| {
         json!({
@@ -183,9 +200,9 @@ pub(super) fn write(args: &BenchGenerateArgs, cells: &[Cell], mut record: Record
             "streams": cell.streams,
             "temperature": cell.temperature,
             "best_fixed": cell.best_fixed().map(|run| run.mode.to_string()),
-            "auto_of_plain": cell.of_plain(Mode::Auto).map(round),
-            "auto_of_best_fixed": cell.of_best(Mode::Auto).map(round),
-            "cold_of_plain": cell.of_plain(Mode::Cold).map(round),
+            "auto_of_plain": cell.of_plain(Mode::Auto).map(of),
+            "auto_of_best_fixed": cell.of_best(Mode::Auto).map(of),
+            "cold_of_plain": cell.of_plain(Mode::Cold).map(of),
         })
     };
     record.set("ratios", cells.iter().map(ratio).collect::<Vec<_>>());
@@ -193,6 +210,7 @@ pub(super) fn write(args: &BenchGenerateArgs, cells: &[Cell], mut record: Record
     record.write(args.out.as_deref())
 }
 
-fn round(x: f64) -> f64 {
-    (1000.0 * x).round() / 1000.0
+/// Value and ends of the interval.
+fn of(Ratio { value, interval: [low, high] }: Ratio) -> [f64; 3] {
+    [value, low, high].map(|x| (1000.0 * x).round() / 1000.0)
 }

@@ -13,6 +13,12 @@ pub(crate) const DEPTHS: usize = 7;
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
+    /// Chances of their own for each key.
+    pub(crate) fn of(keys: [u64; 3]) -> Random {
+        let mix = |state: u64, key: u64| (state ^ key).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+        Random(keys.into_iter().fold(0x5851_f42d_4c95_7f2d, mix))
+    }
+
     pub(crate) fn uniform(&mut self) -> f64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         ((self.0 >> 33) as f64 + 0.5) / (1u64 << 31) as f64
@@ -95,6 +101,12 @@ pub(crate) struct Sim {
     pub(crate) machine: Machine,
     pub(crate) drafts: Drafts,
     pub(crate) policy: Policy,
+    /// Drafts of the first so many tokens of an answer, where they differ.
+    pub(crate) opening: Option<(usize, Drafts)>,
+    /// Key of what streams say, so that it is the same whatever drafts them; without one chance goes on.
+    pub(crate) text: Option<u64>,
+    /// Whether all streams say the same, as answers of one prompt do when nothing is drawn.
+    pub(crate) twins: bool,
     random: Random,
     streams: Vec<Stream>,
     rounds: u64,
@@ -110,15 +122,24 @@ struct Stream {
     record: Record,
     unread: usize,
     left: usize,
+    said: usize,
 }
 
 impl Sim {
     pub(crate) fn new(machine: Machine, drafts: Drafts, policy: Policy) -> Sim {
-        let (random, streams) = (Random(7), Vec::new());
+        Sim::seeded(machine, drafts, policy, 7)
+    }
+
+    /// As [`new`](Sim::new), with other chances.
+    pub(crate) fn seeded(machine: Machine, drafts: Drafts, policy: Policy, seed: u64) -> Sim {
+        let (random, streams) = (Random(seed), Vec::new());
         Sim {
             machine,
             drafts,
             policy,
+            opening: None,
+            text: None,
+            twins: false,
             random,
             streams,
             rounds: 0,
@@ -149,7 +170,7 @@ impl Sim {
     }
 
     fn begin(&mut self, streams: usize, left: usize, temperature: f64) {
-        let new = || Stream { record: Record::new(temperature), unread: 20, left };
+        let new = || Stream { record: Record::new(temperature), unread: 20, left, said: 0 };
         self.streams = std::iter::repeat_with(new).take(streams).collect();
     }
 
@@ -166,9 +187,24 @@ impl Sim {
     fn round(&mut self) {
         self.rounds += 1;
         let streams = self.streams.len();
-        let all: Vec<Vec<DraftRow>> = (0..streams).map(|_| self.drafts.rows(&mut self.random)).collect();
-        let truths: Vec<Vec<u32>> =
-            all.iter().map(|rows| self.drafts.truth(rows, &mut self.random)).collect();
+        let (mut all, mut truths): (Vec<Vec<DraftRow>>, Vec<Vec<u32>>) = Default::default();
+        for (at, stream) in self.streams.iter().enumerate() {
+            let mut text = match self.text {
+                Some(text) => {
+                    let who = if self.twins { 0 } else { at as u64 };
+                    Random::of([text, who, stream.said as u64])
+                }
+                None => self.random.clone(),
+            };
+            let opening = self.opening.filter(|&(tokens, _)| stream.said < tokens);
+            let drafts = opening.map_or(self.drafts, |(_, drafts)| drafts);
+            let rows = drafts.rows(&mut text);
+            truths.push(drafts.truth(&rows, &mut text));
+            all.push(rows);
+            if self.text.is_none() {
+                self.random = text;
+            }
+        }
         let candidate = |(id, stream): (usize, &Stream)| Candidate {
             id,
             record: stream.record,
@@ -210,7 +246,7 @@ impl Sim {
                         })
                         .expect("within limits");
                     for (&s, tree) in drafters.iter().zip(forest.trees()) {
-                        allocator.drafted(&mut self.streams[s].record, tree);
+                        allocator.drafted(&decided, &mut self.streams[s].record, tree);
                     }
                     let nodes;
                     (nodes, promised) = growth.chosen(&forest);
@@ -237,6 +273,7 @@ impl Sim {
             accepted += outcome.accepted.len();
             stream.unread += outcome.rows.len();
             stream.left = stream.left.saturating_sub(outcome.rows.len());
+            stream.said += outcome.rows.len();
         }
         let rows = streams + forest.nodes();
         self.rows += rows;
