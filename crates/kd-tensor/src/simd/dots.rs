@@ -89,8 +89,8 @@ impl<const C: usize> Strip<'_, '_, C> {
         // Plain counted loops over fixed arrays of slices of one length: they unroll, and the arrays become registers.
         let (whole, rest) = (x[0].len(), self.x[0].len() % LANES);
         let mut keys: [&[Line]; R] = [&[]; R];
-        for r in 0..R {
-            keys[r] = &self.keys[i + r].as_chunks().0[..whole];
+        for (r, key) in keys.iter_mut().enumerate() {
+            *key = &self.keys[i + r].as_chunks().0[..whole];
         }
         let mut sums = [[lanes.splat(0.0); R]; C];
         let mut k = 0;
@@ -109,8 +109,8 @@ impl<const C: usize> Strip<'_, '_, C> {
         }
         if rest > 0 {
             let mut w = [lanes.splat(0.0); R];
-            for r in 0..R {
-                w[r] = lanes.load_part(self.keys[i + r].as_chunks::<LANES>().1, 0.0);
+            for (r, w) in w.iter_mut().enumerate() {
+                *w = lanes.load_part(self.keys[i + r].as_chunks::<LANES>().1, 0.0);
             }
             for c in 0..C {
                 for r in 0..R {
@@ -118,18 +118,22 @@ impl<const C: usize> Strip<'_, '_, C> {
                 }
             }
         }
-        for c in 0..C {
+        let mut c = 0;
+        while c < C {
             let out = &mut self.out[c][i..i + R];
             let mut r = 0;
             while r < R {
                 let mut four = [lanes.splat(0.0); 4];
                 let count = if R - r < 4 { R - r } else { 4 };
-                for k in 0..count {
+                let mut k = 0;
+                while k < count {
                     four[k] = sums[c][r + k];
+                    k += 1;
                 }
                 out[r..r + count].copy_from_slice(&lanes.join4(four)[..count]);
                 r += 4;
             }
+            c += 1;
         }
     }
 }

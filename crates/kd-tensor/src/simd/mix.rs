@@ -132,8 +132,8 @@ fn whole<L: Lanes, W: PlainRows + ?Sized, const N: usize, const P: usize>(
     let row = |j| {
         let row = w.plain(j);
         let mut chunks = [(lanes.splat(0.0), lanes.splat(0.0)); P];
-        for p in 0..P {
-            chunks[p] = row.pair(lanes, first + p);
+        for (p, chunk) in chunks.iter_mut().enumerate() {
+            *chunk = row.pair(lanes, first + p);
         }
         chunks
     };
@@ -167,8 +167,8 @@ fn tile<L: Lanes, const N: usize, const P: usize>(
     row: impl Fn(usize) -> [(L::V, L::V); P],
     sums: &mut [[[L::V; 2]; P]; N],
 ) {
-    for m in 0..N {
-        a[m] = &a[m][..count];
+    for a in &mut a {
+        *a = &a[..count];
     }
     let mut held = *sums;
     let mut j = 0;
