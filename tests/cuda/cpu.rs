@@ -13,6 +13,8 @@ use crate::{OPTIONS, engine, prompts, request};
 const RELATIVE: f64 = 0.08;
 /// How many standard deviations of the difference of two logits of its row a flip may lie from even.
 const DEVIATIONS: f64 = 5.0;
+/// Least lead of an expert, as the router scores it, that bf16 may not turn round.
+const LEAD: f32 = 0.03;
 
 fn on_cpu(requests: &[Request]) -> Vec<Answer> {
     let threads = std::thread::available_parallelism().expect("processors");
@@ -23,7 +25,7 @@ fn on_cpu(requests: &[Request]) -> Vec<Answer> {
 
 /// Of all rows that both sides compute over the same text, those with the same experts have logits within the limits of bf16.
 /// And where the GPU's largest logit is another one, the lead that it had is explained: by the rounding errors of its own
-/// row's logits, measured over the whole vocabulary, or by another expert, whose choice was as close as router scores are exact.
+/// row's logits, measured over the whole vocabulary. Other experts are chosen where the router's choice was close.
 #[test]
 fn tokens_differ_from_the_cpus_only_where_they_are_nearly_equal() {
     let test = "tokens_differ_from_the_cpus_only_where_they_are_nearly_equal";
@@ -50,10 +52,10 @@ fn tokens_differ_from_the_cpus_only_where_they_are_nearly_equal() {
     let all = || rows.iter().flatten();
     let same = || all().filter(|row| row.exchanged.is_empty());
     let most = |values: &mut dyn Iterator<Item = f64>| values.fold(0.0, f64::max);
-    let score_error = most(&mut all().map(|row| f64::from(row.score_error)));
+    let lead = most(&mut all().filter_map(|row| row.exchanged.first()).map(|lead| f64::from(*lead)));
     let relative = most(&mut same().map(|row| row.relative));
     println!(
-        "{} rows, {} with the same experts: relative error up to {relative:.4}; scores differ by up to {score_error:.4}; {} flips",
+        "{} rows, {} with the same experts: relative error up to {relative:.4}; other experts at leads up to {lead:.4}; {} flips",
         all().count(),
         same().count(),
         all().filter(|row| row.flips).count()
@@ -64,9 +66,8 @@ fn tokens_differ_from_the_cpus_only_where_they_are_nearly_equal() {
     assert!(4 * same().count() >= all().count(), "too few rows with the same experts to compare");
     assert!(relative <= RELATIVE, "relative error {relative}, at most {RELATIVE}");
     for row in all() {
-        // Both scores may have moved.
-        let close = |lead: f32| f64::from(lead) <= 2.0 * score_error;
-        assert!(row.exchanged.first().is_none_or(|first| close(*first)), "an expert in no doubt: {row:?}");
+        // The first exchange moves all that comes after it.
+        assert!(row.exchanged.first().is_none_or(|first| *first < LEAD), "an expert in no doubt: {row:?}");
         assert!(!row.flips || row.deviations() <= DEVIATIONS, "a flip that nothing explains: {row:?}");
     }
     let mut equal = 0;

@@ -37,8 +37,6 @@ pub(crate) struct Row {
     /// Of each layer in which other experts were chosen: the lead of the last expert that f32 chooses over the first that it
     /// does not.
     pub(crate) exchanged: Vec<f32>,
-    /// The largest difference of a router score where the same experts were chosen.
-    pub(crate) score_error: f32,
 }
 
 #[derive(Default)]
@@ -114,13 +112,9 @@ impl Teacher {
                 ids.sort_unstable();
                 ids
             };
-            let scores = expected.scores.row(own);
-            if chosen(found, at) == chosen(expected, own) {
-                let errors = found.scores.row(at).iter().zip(scores).map(|(a, b)| (a - b).abs());
-                row.score_error = errors.fold(row.score_error, f32::max);
-            } else {
+            if chosen(found, at) != chosen(expected, own) {
                 let router = self.cpu.router(*layer).expect("a layer with experts");
-                row.exchanged.push(router.margin(scores));
+                row.exchanged.push(router.margin(expected.scores.row(own)));
             }
         }
         row
@@ -153,7 +147,6 @@ impl Row {
             relative: noise / centred(expected.iter().map(|value| f64::from(*value)).collect()),
             flips: best(found)[0] != first,
             exchanged: Vec::new(),
-            score_error: 0.0,
         }
     }
 }

@@ -211,20 +211,21 @@ impl Backend for Cuda {
         Ok(())
     }
 
-    fn unread(&self, slot: usize) -> usize {
-        self.shared.lock().drafting.as_ref().map_or(0, |drafting| drafting.unread(slot))
+    /// What waits is read in any case, many rounds' tokens in one pass, whoever drafts: the automatic budget has nothing to
+    /// decide about it, and is told of none.
+    fn unread(&self, _: usize) -> usize {
+        0
     }
 
-    /// All streams': one pass reads them together.
     fn catch_up(&mut self, _: &[&Sequence]) -> Result<usize, DeviceError> {
         let mut passes = self.shared.lock();
-        let Some(drafting) = &mut passes.drafting else { return Ok(0) };
-        let tokens = drafting.catch_up(&self.stream)?;
-        if tokens > 0 {
-            // It is timed apart from the draft, for the automatic budget.
+        if let Some(drafting) = &mut passes.drafting
+            && drafting.catch_up(&self.stream)?
+        {
+            // The draft, which is timed, must not wait for this.
             self.stream.synchronize()?;
         }
-        Ok(tokens)
+        Ok(0)
     }
 
     fn draft(&mut self, heads: &[Head<'_>]) -> Result<Vec<Vec<DraftRow>>, DeviceError> {

@@ -109,23 +109,18 @@ impl Drafting {
         Ok(self.unread.push(stream, &taps, slots.zip(tokens))?)
     }
 
-    /// Enqueues the context of all tokens that were kept, and forgets them; their number.
-    pub(super) fn catch_up(&mut self, stream: &Stream) -> Result<usize, CudaError> {
+    /// Enqueues the context of all tokens that were kept, and forgets them. False if there were none.
+    pub(super) fn catch_up(&mut self, stream: &Stream) -> Result<bool, CudaError> {
         let Self { unread, inputs, model, tap_width, .. } = self;
         let tokens = unread.tokens();
-        let count = tokens.iter().flatten().count();
-        if count > 0 {
+        let any = tokens.iter().any(Option::is_some);
+        if any {
             inputs.write_context(stream, &tokens)?;
             let taps = TensorRef::new(stream, unread.taps(tokens.len())?, [tokens.len(), *tap_width])?;
             model.context(stream, &OneRank, inputs.context(taps)?)?;
         }
         unread.clear();
-        Ok(count)
-    }
-
-    /// Tokens of a stream that were kept.
-    pub(super) fn unread(&self, slot: usize) -> usize {
-        self.unread.of(slot)
+        Ok(any)
     }
 
     /// Forgets the tokens of a stream that leaves.
