@@ -81,7 +81,8 @@ fn loading_takes_little_more_than_the_weights() {
     println!("{weights} bytes of weights in {seconds:.2} s: {left} taken, {peak} at the peak");
     assert_eq!(seen, LAYERS);
     assert!(weights > 4 * BESIDE && left >= weights, "{left} bytes taken for {weights} of weights");
-    assert!(peak >= left && peak <= left + BESIDE, "{peak} bytes at the peak, {left} in the end");
+    // Compared with the weights: memory that was given back may still be taken from the device.
+    assert!(peak >= left && peak <= weights + BESIDE, "{peak} bytes at the peak for {weights} of weights");
 }
 
 /// The demo target with its layers repeated, each in a shard of its own.
