@@ -67,7 +67,7 @@ impl Answer {
 
 /// Room for the largest test.
 pub const OPTIONS: EngineOptions =
-    EngineOptions { max_streams: 16, cache_tokens: 16 * 256, prefill_chunk: 256 };
+    EngineOptions { max_streams: 16, cache_tokens: 16 * 256, prefill_chunk: 256, mixed_chunk: 256 };
 
 /// Runs all requests to their ends, and checks that every page came back.
 ///

@@ -10,10 +10,10 @@ use crate::{OPTIONS, engine, prompts, request};
 #[test]
 fn streams_come_and_go() {
     // Room for fewer streams than there are, in slots or in pages; small chunks.
-    for (seed, (max_streams, pages, prefill_chunk)) in
-        [(16, 64, 256), (5, 64, 7), (16, 12, 33)].into_iter().enumerate()
+    for (seed, (max_streams, pages, prefill_chunk, mixed_chunk)) in
+        [(16, 64, 256, 40), (5, 64, 7, 7), (16, 12, 33, 256)].into_iter().enumerate()
     {
-        let options = EngineOptions { max_streams, cache_tokens: 64 * pages, prefill_chunk };
+        let options = EngineOptions { max_streams, cache_tokens: 64 * pages, prefill_chunk, mixed_chunk };
         let Some(mut engine) = engine("streams_come_and_go", 64, options) else { return };
         let mut n = Numbers(seed as u64);
         let arrivals: Vec<Arrival> = prompts(24)

@@ -1,12 +1,14 @@
 //! The engine on a GPU: what must hold of `kd generate --device cuda`. Skips without a GPU or kernels for the demo pair.
 
 mod antifake;
+mod chunks;
 mod company;
 mod cpu;
 mod lossless;
 mod memory;
 mod speed;
 mod sticky;
+mod teacher;
 
 use kd_engine::cuda::Gpu;
 use kd_engine::{Engine, EngineOptions, Request, SamplingParams, Speculation};
@@ -14,7 +16,8 @@ use kd_kernels::testing::kernels_or_skip;
 use kd_tests::{demo, demo_models, ids, json};
 
 /// Room for the largest test.
-const OPTIONS: EngineOptions = EngineOptions { max_streams: 16, cache_tokens: 16 * 512, prefill_chunk: 256 };
+const OPTIONS: EngineOptions =
+    EngineOptions { max_streams: 16, cache_tokens: 16 * 512, prefill_chunk: 256, mixed_chunk: 256 };
 /// Tokens that are generated of each prompt.
 const TOKENS: usize = 128;
 

@@ -1,11 +1,25 @@
-//! What does not fit, or does not fit together, is refused before a weight is loaded.
+//! What does not fit is refused before a weight is loaded, and loading takes hardly more than it leaves.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Instant;
 
 use kd_engine::cuda::Gpu;
 use kd_engine::{Engine, EngineOptions};
 use kd_kernels::testing::kernels_or_skip;
-use kd_tests::demo_models;
+use kd_model::Target;
+use kd_model::cuda::CudaTarget;
+use kd_tensor::safetensors::{SafeTensors, TensorData, write_safetensors};
+use kd_tests::{demo, demo_models, json};
 
 use crate::OPTIONS;
+
+/// Layers of the deep target: enough that its weights are many times what loading may take besides.
+const LAYERS: usize = 240;
+/// What loading may take at most beside what it leaves.
+const BESIDE: usize = 64 << 20;
 
 #[test]
 fn a_cache_that_does_not_fit_is_refused_before_anything_is_loaded() {
@@ -32,4 +46,76 @@ fn a_cache_that_does_not_fit_is_refused_before_anything_is_loaded() {
     let (made, loaded) = refused(4096, 1000);
     let message = made.expect_err("too many rows").to_string();
     assert!(message.contains("the limit is") && loaded == 0, "{message}");
+}
+
+/// Free memory is watched by a thread all the while, on a checkpoint of as many shards as layers.
+#[test]
+fn loading_takes_little_more_than_the_weights() {
+    let test = "loading_takes_little_more_than_the_weights";
+    let Some((device, kernels)) = kernels_or_skip(test, "demo-tp1") else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    deepened(folder.path());
+    let target = Target::load(folder.path()).expect("a deep target");
+    let stream = device.stream().expect("a stream");
+    let context = device.context().clone();
+    let free = || context.mem_get_info().expect("free memory").0;
+    // Modules are loaded once.
+    drop(CudaTarget::load(&stream, &kernels, &demo_models().target, 0, &mut |_, _| ()).expect("the demo"));
+    stream.synchronize().expect("done");
+    let (before, least, done) = (free(), AtomicUsize::new(usize::MAX), AtomicBool::new(false));
+    let (begin, mut seen) = (Instant::now(), 0);
+    let loaded = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            context.bind_to_thread().expect("a context");
+            while !done.load(Ordering::Relaxed) {
+                least.fetch_min(free(), Ordering::Relaxed);
+            }
+        });
+        let loaded = CudaTarget::load(&stream, &kernels, &target, 0, &mut |layers, _| seen = layers);
+        done.store(true, Ordering::Relaxed);
+        loaded.expect("the deep target")
+    });
+    let seconds = begin.elapsed().as_secs_f64();
+    let (after, weights) = (free(), loaded.dims().weight_bytes().expect("a size"));
+    let [peak, left] = [least.into_inner(), after].map(|free| before - free);
+    println!("{weights} bytes of weights in {seconds:.2} s: {left} taken, {peak} at the peak");
+    assert_eq!(seen, LAYERS);
+    assert!(weights > 4 * BESIDE && left >= weights, "{left} bytes taken for {weights} of weights");
+    // Compared with the weights: memory that was given back may still be taken from the device.
+    assert!(peak >= left && peak <= weights + BESIDE, "{peak} bytes at the peak for {weights} of weights");
+}
+
+/// The demo target with its layers repeated, each in a shard of its own.
+fn deepened(folder: &Path) {
+    let mut index: BTreeMap<String, String> = BTreeMap::new();
+    let shards: Vec<SafeTensors> = fs::read_dir(demo("target"))
+        .expect("the demo target")
+        .map(|file| file.expect("a file").path())
+        .filter(|path| path.extension().is_some_and(|end| end == "safetensors"))
+        .map(|path| SafeTensors::open(path).expect("a shard"))
+        .collect();
+    let mut write = |file: String, chosen: &dyn Fn(&str) -> Option<String>| {
+        let views = shards.iter().flat_map(SafeTensors::iter);
+        let tensors: Vec<_> = views
+            .filter_map(|view| {
+                Some((chosen(view.name)?, TensorData::raw(view.dtype, view.shape, view.bytes)))
+            })
+            .collect();
+        index.extend(tensors.iter().map(|(name, _)| (name.clone(), file.clone())));
+        write_safetensors(folder.join(file), tensors).expect("a shard");
+    };
+    let part = |name: &str, layer: usize| name.contains(&format!(".layers.{layer}."));
+    for layer in 0..LAYERS {
+        let from = if layer == 0 { 0 } else { 1 + layer % 5 };
+        write(format!("layer-{layer}.safetensors"), &|name| {
+            let own = |name: &str| name.replace(&format!(".layers.{from}."), &format!(".layers.{layer}."));
+            part(name, from).then(|| own(name))
+        });
+    }
+    write("rest.safetensors".to_owned(), &|name| (!name.contains(".layers.")).then(|| name.to_owned()));
+    let index = serde_json::json!({ "metadata": {}, "weight_map": index });
+    fs::write(folder.join("model.safetensors.index.json"), index.to_string()).expect("the index");
+    let mut config = json(&demo("target/config.json"));
+    config["text_config"]["num_hidden_layers"] = LAYERS.into();
+    fs::write(folder.join("config.json"), config.to_string()).expect("the configuration");
 }

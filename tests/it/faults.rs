@@ -144,7 +144,7 @@ fn fault_18_nan_ends_its_stream_and_no_other() {
 #[test]
 fn fault_18_pages_that_held_nan_serve_the_next_stream() {
     let models = poisoned();
-    let options = EngineOptions { max_streams: 1, cache_tokens: 128, prefill_chunk: 256 };
+    let options = EngineOptions { max_streams: 1, cache_tokens: 128, prefill_chunk: 256, mixed_chunk: 256 };
     let mut engine = Engine::new(models, Pool::single(), options).expect("a pair that fits");
     let dirty = tree(16, &Request::new(vec![POISON; 100], 20));
     let clean = tree(16, &never_poison(fixed(100, NARROW, 20)));

@@ -62,6 +62,7 @@ pub(crate) fn random_company(models: &Models, vocab: usize, streams: usize, seed
         max_streams: n.pick(&[2, 5, 16]),
         cache_tokens: n.pick(&[3 * 64, 40 * 64]),
         prefill_chunk: n.pick(&[1, 7, 256]),
+        mixed_chunk: n.pick(&[1, 5, 256]),
     };
     let threads = n.pick(&[1, 2]).try_into().expect("threads");
     let ranks = models.target.ranks().try_into().expect("ranks");
@@ -116,18 +117,44 @@ fn prompt_chunks_do_not_matter() {
     for (models, vocab) in [(narrow(), NARROW), (wide(), WIDE)] {
         let requests: Vec<Arrival> =
             [1, 64, 65, 130].map(|len| Arrival::from(tree(16, &at(0.7, fixed(len, vocab, 8))))).into();
-        let with_chunk = |prefill_chunk| {
-            let options = EngineOptions { prefill_chunk, ..OPTIONS };
+        let with_chunk = |prefill_chunk, mixed_chunk| {
+            let options = EngineOptions { prefill_chunk, mixed_chunk, ..OPTIONS };
             let mut engine = Engine::new(models.clone(), Pool::single(), options).expect("a pair that fits");
             let answers = run(&mut engine, &requests);
             // The trees depend on the drafter's context, which comes from the same chunks.
             answers.into_iter().map(|a| (a.choices, a.text, a.rounds)).collect::<Vec<_>>()
         };
-        let whole = with_chunk(256);
-        for chunk in [1, 7, 64] {
-            assert_eq!(with_chunk(chunk), whole, "chunk {chunk}");
+        let whole = with_chunk(256, 256);
+        for (chunk, mixed) in [(1, 256), (7, 3), (64, 64), (256, 10)] {
+            assert_eq!(with_chunk(chunk, mixed), whole, "chunks of {chunk}, beside others {mixed}");
         }
     }
+}
+
+/// A prompt is read in large chunks while nobody waits, and in small ones beside a stream that generates.
+#[test]
+fn chunks_are_small_only_while_a_stream_generates() {
+    let options = EngineOptions { prefill_chunk: 100, mixed_chunk: 30, ..OPTIONS };
+    let mut engine = Engine::new(narrow(), Pool::single(), options).expect("a pair that fits");
+    let long = || Request::new(fixed(150, NARROW, 3).prompt, 1);
+    // Rows of prompts in each step until all is done; a round has one row.
+    let steps = |engine: &mut Engine| {
+        let layers = engine.models().target.config().num_hidden_layers as u64;
+        let mut rows = Vec::new();
+        while !engine.is_idle() {
+            let before = engine.ops().attention_rows;
+            let rounds = engine.step().rounds.len() as u64;
+            rows.push((engine.ops().attention_rows - before) / layers - rounds);
+        }
+        rows
+    };
+    engine.submit(long()).expect("a valid request");
+    assert_eq!(steps(&mut engine), [100, 50]);
+    engine.submit(Request::new(fixed(20, NARROW, 3).prompt, 4)).expect("a valid request");
+    assert_eq!(engine.step().rounds.len(), 1, "the short prompt is read, and generates");
+    engine.submit(long()).expect("a valid request");
+    // Two more rounds, then nobody generates.
+    assert_eq!(steps(&mut engine), [30, 30, 90]);
 }
 
 #[test]

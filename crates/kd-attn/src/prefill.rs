@@ -14,6 +14,10 @@ use crate::{MlaConfig, PAGE_TOKENS};
 /// f32 values that a row and head keeps beside its sums of values: top and part of the sum of weights of four threads.
 const STATS: usize = 8;
 
+/// Keys for which cuBLASLt names the algorithm of expansions, unless blocks are larger: the bits of a key then do not depend
+/// on how many are expanded at a time.
+const KEYS: usize = 8192;
+
 /// The kernels of one layer shape.
 #[derive(Debug)]
 pub struct Prefill {
@@ -83,7 +87,7 @@ impl Prefill {
         let (gather, attention) = units(kernels, config)?;
         Ok(Self {
             gather,
-            expand: Product::new(device, width, config.latent, config.cache_width(), block)?,
+            expand: Product::new(device, width, config.latent, config.cache_width(), block.max(KEYS))?,
             attention,
             config,
             block,

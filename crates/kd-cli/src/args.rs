@@ -17,7 +17,7 @@ pub(crate) use bench::{
 };
 
 pub(crate) use golden::{Golden, GoldenArgs, GoldenText};
-pub(crate) use place::{CommonArgs, Device, RankArgs, device};
+pub(crate) use place::{ChunkArgs, CommonArgs, Device, RankArgs, device};
 
 /// Runs Kimi K2.6 with DDTree speculative decoding.
 ///
@@ -245,6 +245,8 @@ pub(crate) struct GenerateArgs {
     /// Copies of the prompt, run together: choices 0 … N − 1 of one seed.
     #[arg(long, env = "KD_STREAMS", value_name = "N", default_value = "1")]
     pub(crate) streams: NonZeroUsize,
+    #[command(flatten)]
+    pub(crate) chunks: ChunkArgs,
     /// Also run plain decoding, and show both.
     #[arg(long, env = "KD_COMPARE", value_parser = BoolishValueParser::new())]
     pub(crate) compare: bool,
@@ -293,6 +295,8 @@ pub(crate) struct ChatArgs {
     pub(crate) template: TemplateArgs,
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
+    #[command(flatten)]
+    pub(crate) chunks: ChunkArgs,
 }
 
 #[derive(Debug, Args)]

@@ -1,6 +1,7 @@
 //! Where a verb runs the models: `--device`.
 
 use std::io::{IsTerminal, Write, stderr};
+use std::num::NonZeroUsize;
 use std::time::Instant;
 
 use kd_engine::cuda::{Gpu, Loading, MOST_CHUNK};
@@ -8,11 +9,14 @@ use kd_engine::{Engine, EngineOptions, Models};
 use kd_kernels::bench::Rates;
 use kd_tensor::Pool;
 
-use crate::args::{CommonArgs, Device, RankArgs};
+use crate::args::{ChunkArgs, CommonArgs, Device, RankArgs};
 use crate::bench::floors::Floors;
 use crate::bench::machine;
 use crate::bench::record::{Record, cpu as cpu_name};
 use crate::{UsageError, models};
+
+/// Most prompt rows of a pass on the CPU: between passes Ctrl-C is heard.
+const CPU_CHUNK: usize = 256;
 
 /// A place for the models.
 pub(crate) enum Place {
@@ -40,23 +44,36 @@ impl Place {
         Ok(Self::Cpu(models::pool(args.threads, args.ranks)?))
     }
 
-    /// An engine there for requests whose trees have up to `nodes` nodes. Loading is reported on stderr unless `quiet`.
+    /// An engine there for requests whose trees have up to `nodes` nodes; `options` hold the most prompt rows that a pass could
+    /// have, `chunks` what the flags say of them. Loading is reported on stderr unless `quiet`.
     pub(crate) fn engine(
         self,
         models: Models,
         options: EngineOptions,
         nodes: usize,
+        chunks: ChunkArgs,
         quiet: bool,
     ) -> anyhow::Result<Engine> {
+        let rows = options.prefill_chunk;
+        let chosen = |flag: Option<NonZeroUsize>, default: usize| flag.map_or(default, NonZeroUsize::get);
+        let mixed_chunk = |default| chosen(chunks.mixed_chunk, default);
         match self {
-            Self::Cpu(pool) => Ok(Engine::new(models, pool, options)?),
+            Self::Cpu(pool) => {
+                let prefill_chunk = rows.min(chosen(chunks.prefill_chunk, CPU_CHUNK));
+                let mixed_chunk = mixed_chunk(CPU_CHUNK);
+                Ok(Engine::new(models, pool, EngineOptions { prefill_chunk, mixed_chunk, ..options })?)
+            }
             Self::Cuda(gpu) => {
                 let begin = Instant::now();
                 let gpu = gpu.with_nodes(nodes);
                 // Others wait until a stream has ended.
                 let max_streams = options.max_streams.min(gpu.most_streams());
-                let prefill_chunk = options.prefill_chunk.min(MOST_CHUNK);
-                let options = EngineOptions { max_streams, prefill_chunk, ..options };
+                let mixed_chunk = mixed_chunk(options.mixed_chunk);
+                let prefill_chunk = rows.min(chosen(chunks.prefill_chunk, MOST_CHUNK));
+                let mut options = EngineOptions { max_streams, prefill_chunk, mixed_chunk, ..options };
+                if chunks.prefill_chunk.is_none() {
+                    options.prefill_chunk = gpu.chunk_that_fits(&models, options)?;
+                }
                 let mut loaded = None;
                 let engine = Engine::on_gpu(models, gpu, options, |loading| {
                     loaded = Some(loading);

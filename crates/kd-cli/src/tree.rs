@@ -8,7 +8,7 @@ use kd_text::Tokenizer;
 use serde_json::json;
 
 use crate::UsageError;
-use crate::args::{Budget, SamplingArgs, TreeArgs};
+use crate::args::{Budget, ChunkArgs, SamplingArgs, TreeArgs};
 use crate::place::Place;
 use crate::{generate, interrupt, models};
 
@@ -26,8 +26,13 @@ pub(crate) fn run(args: &TreeArgs) -> anyhow::Result<()> {
     let budget = args.sampling.budget.or(Some(Budget::Nodes(DEFAULT_NODES)));
     let request = generate::request(&SamplingArgs { budget, ..args.sampling.clone() }, &loaded, ids)?;
     let place = Place::of(&args.common, &loaded.models)?;
-    let mut engine =
-        generate::engine(loaded.models, place, std::slice::from_ref(&request), args.common.quiet)?;
+    let mut engine = generate::engine(
+        loaded.models,
+        place,
+        std::slice::from_ref(&request),
+        ChunkArgs::default(),
+        args.common.quiet,
+    )?;
     engine.submit(request)?;
     interrupt::heed();
     let mut rounds = 0;

@@ -163,10 +163,11 @@ pub(crate) trait Backend: Debug + Send {
     /// Commits rows of the last verify pass: latents into pages, taps for the drafter where the stream drafts.
     fn commit(&mut self, kept: &[Kept<'_>]) -> Result<(), DeviceError>;
 
-    /// Committed tokens of a slot that the drafter has not read.
+    /// Committed tokens of a slot that the drafter has to read before the slot drafts, as far as that can be saved.
     fn unread(&self, slot: usize) -> usize;
 
-    /// Lets the drafter read what these streams have committed since it last did; the number of tokens.
+    /// Lets the drafter read what these streams have committed since it last did; the number of those that [`unread`](Self::unread)
+    /// counts.
     fn catch_up(&mut self, sequences: &[&Sequence]) -> Result<usize, DeviceError>;
 
     /// Drafts one block for each of these streams, which the drafter has read whole: the rows of positions

@@ -37,14 +37,22 @@ pub struct EngineOptions {
     pub max_streams: usize,
     /// Tokens that the cache holds, rounded up to pages of 64.
     pub cache_tokens: usize,
-    /// Most prompt rows of one pass.
+    /// Most prompt rows of one pass while no stream generates. The memory of passes is planned for so many.
     pub prefill_chunk: usize,
+    /// Most prompt rows of one pass beside streams that generate, which wait for it; never more than `prefill_chunk`.
+    pub mixed_chunk: usize,
 }
 
 impl EngineOptions {
     /// Streams that run at once.
     pub(crate) fn slots(&self) -> usize {
         self.max_streams.max(1)
+    }
+
+    /// Most prompt rows of the next pass.
+    pub(crate) fn chunk(&self, generating: bool) -> usize {
+        let most = if generating { self.prefill_chunk.min(self.mixed_chunk) } else { self.prefill_chunk };
+        most.max(1)
     }
 
     /// Pages of the cache.
@@ -55,7 +63,7 @@ impl EngineOptions {
 
 impl Default for EngineOptions {
     fn default() -> Self {
-        Self { max_streams: 16, cache_tokens: 16 * 2048, prefill_chunk: 256 }
+        Self { max_streams: 16, cache_tokens: 16 * 2048, prefill_chunk: 4096, mixed_chunk: 512 }
     }
 }
 

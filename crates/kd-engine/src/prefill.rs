@@ -7,9 +7,10 @@ use crate::backend::{Answer, Answers, Chunk, DeviceError};
 use crate::engine::{Engine, Step};
 
 impl Engine {
-    /// One pass over prompt rows of the streams that are still reading, oldest first, up to the chunk size.
+    /// One pass over prompt rows of the streams that are still reading, oldest first, up to the chunk size: a large one reads
+    /// a prompt in fewer passes over the weights, a small one lets streams that generate wait less.
     pub(crate) fn prefill(&mut self, step: &mut Step) -> Result<(), DeviceError> {
-        let mut room = self.options.prefill_chunk.max(1);
+        let mut room = self.options.chunk(self.running.iter().any(|stream| stream.bonus.is_some()));
         let mut chunks: Vec<(usize, usize)> = Vec::new();
         for (at, stream) in self.running.iter().enumerate().filter(|(_, s)| s.bonus.is_none()) {
             let rows = room.min(stream.request.prompt.len() - stream.sequence.committed);

@@ -3,6 +3,7 @@
 
 #include "kd/rope.cuh"
 #include "kd/vec.cuh"
+#include "ptx/copy.cuh"
 #include "ptx/pdl.cuh"
 
 namespace kd {
@@ -75,7 +76,6 @@ __device__ __forceinline__ void mla_inputs(const __nv_bfloat16* x, const __nv_bf
     ptx::grid_dependency_wait();
     ptx::grid_dependency_launch();
     mla::entry<U>(x, gain, eps, rope, positions, slots, cache, row, P, T);
-    __syncthreads();
     return;
   }
   constexpr int LANES = 32 * U::WARPS;
@@ -91,7 +91,7 @@ __device__ __forceinline__ void mla_inputs(const __nv_bfloat16* x, const __nv_bf
   ptx::grid_dependency_launch();
   const float squares = mla::squares_of(vec);
   if (lane == 0) S::partial()[warp - 1] = squares;
-  __syncthreads();
+  ptx::named_barrier<LANES>(1);  // of the warps of the query alone
   float sum = 0.0f;
 #pragma unroll
   for (int i = 0; i < U::WARPS; ++i) sum += S::partial()[i];

@@ -48,6 +48,19 @@ impl RankArgs {
     pub(crate) const ONE: Self = Self { tp: NonZeroUsize::MIN };
 }
 
+/// How prompts are cut into passes. Tokens do not depend on it.
+#[derive(Debug, Clone, Copy, Default, Args)]
+pub(crate) struct ChunkArgs {
+    /// Most prompt tokens of one pass while no stream generates [default: 256 on the CPU; on a GPU 4096, the most, or as many
+    /// as fit in its memory].
+    #[arg(long, visible_alias = "chunked-prefill-size", env = "KD_PREFILL_CHUNK", value_name = "N")]
+    pub(crate) prefill_chunk: Option<NonZeroUsize>,
+    /// Most prompt tokens that are read between two rounds of streams that generate, which wait for them [default: 256 on the
+    /// CPU, 512 on a GPU].
+    #[arg(long, env = "KD_MIXED_CHUNK", value_name = "N")]
+    pub(crate) mixed_chunk: Option<NonZeroUsize>,
+}
+
 /// Where to run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Device {

@@ -30,10 +30,15 @@ pub(crate) fn run(args: &ChatArgs) -> anyhow::Result<()> {
         say!("kd: {}; {HELP}", renderer.describe());
     }
     let context = loaded.models.target.config().max_position_embeddings;
-    let limits = EngineOptions { max_streams: 1, cache_tokens: context, ..EngineOptions::default() };
+    let limits = EngineOptions {
+        max_streams: 1,
+        cache_tokens: context,
+        prefill_chunk: context,
+        ..EngineOptions::default()
+    };
     let calibrated = place.calibrated();
     let nodes = request.speculation.most_nodes();
-    let mut engine = place.engine(loaded.models, limits, nodes, args.common.quiet)?;
+    let mut engine = place.engine(loaded.models, limits, nodes, args.chunks, args.common.quiet)?;
     calibration::seed(&mut engine, &calibrated, args.sampling.calibration.as_deref())?;
     let mut session = Session::new(args, engine, renderer, request, conversation.clone(), options);
 

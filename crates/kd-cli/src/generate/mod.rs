@@ -7,7 +7,7 @@ pub(crate) mod run;
 use anyhow::bail;
 use kd_engine::{Engine, EngineOptions, Models, PAGE_TOKENS, Request, Speculation};
 
-use crate::args::GenerateArgs;
+use crate::args::{ChunkArgs, GenerateArgs};
 use crate::place::Place;
 use crate::{calibration, interrupt, models};
 
@@ -26,7 +26,7 @@ pub(crate) fn run(args: &GenerateArgs) -> anyhow::Result<()> {
         say!("kd: {} {}", models::describe(&loaded.models), place.describe());
     }
     let calibrated = place.calibrated();
-    let mut engine = engine(loaded.models, place, &requests, args.common.quiet)?;
+    let mut engine = engine(loaded.models, place, &requests, args.chunks, args.common.quiet)?;
     calibration::seed(&mut engine, &calibrated, args.sampling.calibration.as_deref())?;
     interrupt::heed();
     let printer = output::Printer::new(args, &requests, &engine);
@@ -57,6 +57,7 @@ pub(crate) fn engine(
     models: Models,
     place: Place,
     requests: &[Request],
+    chunks: ChunkArgs,
     quiet: bool,
 ) -> anyhow::Result<Engine> {
     // Nothing longer than the context is ever admitted, so nothing longer needs room.
@@ -66,10 +67,11 @@ pub(crate) fn engine(
     let options = EngineOptions {
         max_streams: requests.len(),
         cache_tokens: requests.iter().map(tokens).sum(),
+        prefill_chunk: requests.iter().map(|request| request.prompt.len()).sum(),
         ..EngineOptions::default()
     };
     let nodes = requests.iter().map(|request| request.speculation.most_nodes()).max().unwrap_or(0);
-    place.engine(models, options, nodes, quiet)
+    place.engine(models, options, nodes, chunks, quiet)
 }
 
 fn run_plain(engine: &mut Engine, requests: &[Request]) -> anyhow::Result<Vec<Outcome>> {

@@ -14,7 +14,8 @@ use crate::{
     Engine, EngineOptions, Event, Models, Request, RequestId, Speculation, StreamError, SubmitError,
 };
 
-const OPTIONS: EngineOptions = EngineOptions { max_streams: 2, cache_tokens: 512, prefill_chunk: 64 };
+const OPTIONS: EngineOptions =
+    EngineOptions { max_streams: 2, cache_tokens: 512, prefill_chunk: 64, mixed_chunk: 64 };
 
 /// Slot and rows of what was committed.
 type Committed = Arc<Mutex<Vec<(usize, usize)>>>;

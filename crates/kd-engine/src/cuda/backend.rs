@@ -3,27 +3,23 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use kd_attn::{Mask, PAGE_TOKENS, PageId, Segment};
+use kd_attn::{Mask, PageId, Segment};
 use kd_ddtree::DraftRow;
-use kd_kernels::{KernelError, Kernels, Marks, Stream};
+use kd_kernels::{KernelError, Marks, Stream};
 use kd_model::OpCounter;
-use kd_model::cuda::{
-    Bucket, ChunkLimits, CudaDrafter, CudaError, CudaTarget, Dims, DraftDims, Fit, Limits, MOST_ROWS, Move,
-};
+use kd_model::cuda::{Bucket, CudaError, CudaTarget, Move};
 
 use super::Gpu;
 use super::buckets::{Buckets, up_to};
-use super::drafting::{Drafting, draft_limits};
+use super::drafting::Drafting;
 use super::passes::{Captured, Passes, Shared};
+use super::plan::Plan;
 use super::sampling::{RowDraw, Sampling};
 use crate::EngineError;
 use crate::backend::{
     Answers, Backend, Chunk, DeviceError, Head, Kept, Member, PromptRows, Row, Sequence, TreeRows,
 };
 use crate::engine::{EngineOptions, Models};
-
-/// Tokens of the prefix that a prompt chunk expands at a time.
-const BLOCK: usize = 8192;
 
 /// Models in the memory of one device.
 #[derive(Debug)]
@@ -38,6 +34,8 @@ pub(super) struct Cuda {
     draft: BTreeMap<usize, Captured<usize>>,
     /// The first row of each member of the last verify pass.
     first: Vec<usize>,
+    /// Whether a stream has drafted since the last commit.
+    drafted: bool,
     ops: OpCounter,
     layers: u64,
     /// Of the replays that have not been asked for, if they are timed.
@@ -54,17 +52,9 @@ impl Cuda {
     ) -> Result<Self, EngineError> {
         let Gpu { device, kernels, nodes, .. } = gpu;
         let stream = device.stream().map_err(CudaError::from)?;
-        within(options.slots(), nodes)?;
-        let buckets = Buckets::new(options.slots(), nodes);
-        let limits = limits(models, options, &buckets, nodes);
-        let chunk = ChunkLimits {
-            rows: options.prefill_chunk.max(1),
-            streams: options.slots(),
-            block: BLOCK.min(limits.context()),
-        };
-        let read = limits.rows.max(chunk.rows);
-        let dims = Dims::of(models.target.config(), 0, 1)?;
-        admit(&stream, &kernels, models, (&dims, limits, chunk), read)?;
+        let plan = Plan::new(models, options, nodes)?;
+        plan.admit(&stream, &kernels, models)?;
+        let Plan { dims, buckets, limits, chunk, read } = plan;
         let bytes = dims.weight_bytes()?;
         let target = CudaTarget::load(&stream, &kernels, &models.target, 0, &mut |done, of| {
             report(done, of, bytes);
@@ -87,6 +77,7 @@ impl Cuda {
             commit: Default::default(),
             draft: BTreeMap::new(),
             first: Vec::new(),
+            drafted: false,
             ops: OpCounter::default(),
             layers,
             marks: None,
@@ -126,7 +117,8 @@ impl Cuda {
     fn prompt_once(&self) -> Result<(), CudaError> {
         let mut passes = self.shared.lock();
         let segment = Segment { pages: &[PageId(0)], committed: 0, rows: 1, mask: Mask::Causal };
-        passes.prompt(&self.stream, &[0], &[segment], true)?;
+        let sequence = Sequence { pages: vec![PageId(0)], drafts: true, ..Sequence::default() };
+        passes.prompt(&self.stream, &[0], &[segment], Some(&[(&sequence, 0, 1)]))?;
         passes.chunks.inputs.choose(&self.stream, &[0])?;
         passes.last(&self.stream, 1)
     }
@@ -137,7 +129,11 @@ impl Backend for Cuda {
         Ok(())
     }
 
-    fn close(&mut self, _: &Sequence) {}
+    fn close(&mut self, sequence: &Sequence) {
+        if let Some(drafting) = &mut self.shared.lock().drafting {
+            drafting.forget(sequence.slot);
+        }
+    }
 
     fn prefill(&mut self, chunks: &[Chunk<'_>]) -> Result<Answers, DeviceError> {
         let PromptRows { tokens, segments, ends } = PromptRows::of(chunks);
@@ -150,10 +146,7 @@ impl Backend for Cuda {
         let draws: Vec<_> = chunks.iter().filter(|chunk| chunk.complete).map(draw).collect();
         let mut passes = self.shared.lock();
         let read = chunks.iter().any(|chunk| chunk.sequence.drafts);
-        if let (Some(drafting), true) = (&passes.drafting, read) {
-            drafting.write_context(&self.stream, &moved)?;
-        }
-        passes.prompt(&self.stream, &tokens, &segments, read)?;
+        passes.prompt(&self.stream, &tokens, &segments, read.then_some(&moved))?;
         count(&mut self.ops, self.layers, tokens.len());
         if ends.is_empty() {
             // What follows is timed, for the automatic budget: it must not wait for this.
@@ -190,6 +183,7 @@ impl Backend for Cuda {
     }
 
     fn commit(&mut self, kept: &[Kept<'_>]) -> Result<(), DeviceError> {
+        let drafted = std::mem::take(&mut self.drafted);
         let (mut moves, mut moved) = (Vec::new(), Vec::new());
         for kept in kept {
             let (sequence, rows) = (kept.sequence, kept.of_pass(&self.first));
@@ -201,23 +195,36 @@ impl Backend for Cuda {
         }
         // Where nothing is ever drafted, nothing has to be read for it: no such graphs were captured.
         let drafts = !self.commit[1].is_empty() && kept.iter().any(|kept| kept.sequence.drafts);
-        let graph = self.commit[usize::from(drafts)].range(moves.len()..).next();
+        let read = drafts && drafted;
+        let graph = self.commit[usize::from(read)].range(moves.len()..).next();
         let (_, graph) =
             graph.ok_or_else(|| DeviceError(format!("no graph for a commit of {} rows", moves.len())))?;
-        let passes = self.shared.lock();
+        let mut passes = self.shared.lock();
         passes.state.inputs.write_moves(&self.stream, &moves)?;
-        if let (Some(drafting), true) = (&passes.drafting, drafts) {
+        if let (Some(drafting), true) = (&passes.drafting, read) {
             drafting.write_context(&self.stream, &moved)?;
         }
-        Ok(replay(graph, &mut self.marks)?)
+        replay(graph, &mut self.marks)?;
+        if drafts && !read {
+            passes.keep(&self.stream, &moved)?;
+        }
+        Ok(())
     }
 
-    /// The drafter reads what is committed at once: its taps are on the device for one pass only.
+    /// What waits is read in any case, many rounds' tokens in one pass, whoever drafts: the automatic budget has nothing to
+    /// decide about it, and is told of none.
     fn unread(&self, _: usize) -> usize {
         0
     }
 
     fn catch_up(&mut self, _: &[&Sequence]) -> Result<usize, DeviceError> {
+        let mut passes = self.shared.lock();
+        if let Some(drafting) = &mut passes.drafting
+            && drafting.catch_up(&self.stream)?
+        {
+            // The draft, which is timed, must not wait for this.
+            self.stream.synchronize()?;
+        }
         Ok(0)
     }
 
@@ -229,6 +236,7 @@ impl Backend for Cuda {
             .range(heads.len()..)
             .next()
             .ok_or_else(|| DeviceError(format!("no graph for drafts of {} streams", heads.len())))?;
+        self.drafted = true;
         drafting.write_blocks(&self.stream, heads)?;
         replay(graph, &mut self.marks)?;
         Ok(drafting.rows(&self.stream, heads)?)
@@ -275,44 +283,4 @@ fn answers(passes: &Passes, stream: &Stream, draws: &[Option<RowDraw>]) -> Resul
 fn count(ops: &mut OpCounter, layers: u64, rows: usize) {
     ops.attention_calls += layers;
     ops.attention_rows += layers * rows as u64;
-}
-
-/// Fails unless a round of so many streams and nodes is one pass.
-fn within(streams: usize, nodes: usize) -> Result<(), CudaError> {
-    let (what, found) =
-        ("rows of a round (streams times one and the nodes of a tree)", streams * (1 + nodes));
-    if found <= MOST_ROWS { Ok(()) } else { Err(CudaError::Limit { what, found, limit: MOST_ROWS }) }
-}
-
-/// Fails unless kernels for both models are there and all of it fits in memory together: before any of it is loaded.
-fn admit(
-    stream: &Stream,
-    kernels: &Kernels,
-    models: &Models,
-    (target, limits, chunks): (&Dims, Limits, ChunkLimits),
-    read: usize,
-) -> Result<(), CudaError> {
-    CudaTarget::check(kernels, target)?;
-    let drafter = models.drafter.as_deref();
-    let dims = drafter.map(|drafter| DraftDims::of(drafter.config(), 0, 1)).transpose()?;
-    if let Some(dims) = &dims {
-        CudaDrafter::check(kernels, dims)?;
-    }
-    let drafts = dims.as_ref().zip(drafter);
-    let fit = Fit {
-        target,
-        limits,
-        taps: drafter.map_or(0, |drafter| drafter.config().target_layer_ids.len()),
-        chunks,
-        drafter: drafts.map(|(dims, own)| (dims, draft_limits(limits, read), own.table_bytes())),
-        other: Sampling::bytes(limits.rows, target.vocab),
-    };
-    fit.check(stream)
-}
-
-fn limits(models: &Models, options: EngineOptions, buckets: &Buckets, nodes: usize) -> Limits {
-    let longest = models.target.config().max_position_embeddings.div_ceil(PAGE_TOKENS);
-    let pages = options.pages().max(1);
-    let (rows, streams) = (buckets.most_rows(), buckets.most_streams());
-    Limits { rows, nodes: 1 + nodes, streams, pages, stream_pages: longest.clamp(1, pages) }
 }

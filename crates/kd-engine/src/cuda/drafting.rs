@@ -1,5 +1,7 @@
 //! The drafter's part of a round.
 
+mod unread;
+
 use half::bf16;
 use kd_attn::{BlockSegment, PAGE_TOKENS};
 use kd_ddtree::DraftRow;
@@ -11,6 +13,7 @@ use kd_model::cuda::{
 };
 
 use crate::backend::{Head, Sequence};
+pub(super) use unread::Unread;
 
 /// What drafts need beside passes within `limits`, if up to `tokens` tokens are read at once.
 pub(super) fn draft_limits(limits: Limits, tokens: usize) -> DraftLimits {
@@ -22,12 +25,19 @@ pub(super) fn draft_limits(limits: Limits, tokens: usize) -> DraftLimits {
 #[derive(Debug)]
 pub(super) struct Drafting {
     model: CudaDrafter,
+    /// Of rounds, and of prompt chunks, which are far larger.
     inputs: DraftInputs,
+    prompts: DraftInputs,
+    /// Of rounds in which no stream drafted.
+    unread: Unread,
     tap_width: usize,
 }
 
+/// Tokens that a sequence has committed: from a position on, so many.
+pub(super) type Moved<'a> = (&'a Sequence, usize, usize);
+
 impl Drafting {
-    /// Brings the drafter to the device, for the streams and pages of `limits`; it reads up to `tokens` tokens at once.
+    /// Brings the drafter to the device, for the streams and pages of `limits`; it reads up to `tokens` tokens of prompts at once.
     pub(super) fn load(
         stream: &Stream,
         kernels: &Kernels,
@@ -37,9 +47,16 @@ impl Drafting {
     ) -> Result<Self, CudaError> {
         let own = draft_limits(limits, tokens);
         let model = CudaDrafter::load(stream, kernels, drafter, 0, own)?;
-        let inputs = DraftInputs::new(stream, own, drafter.config().vocab_size)?;
+        let inputs =
+            |tokens| DraftInputs::new(stream, draft_limits(limits, tokens), drafter.config().vocab_size);
         let tap_width = model.dims().tap_width;
-        Ok(Self { model, inputs, tap_width })
+        Ok(Self {
+            inputs: inputs(limits.rows)?,
+            prompts: inputs(tokens)?,
+            unread: Unread::new(stream, tap_width, limits.rows)?,
+            model,
+            tap_width,
+        })
     }
 
     /// Rows of a block that predict a token: the depth of the deepest tree.
@@ -49,20 +66,8 @@ impl Drafting {
 
     /// Writes whose context the next commit reads: the tokens of each sequence, in the order of the commit's moves. Those of
     /// a stream that never drafts are left out.
-    pub(super) fn write_context(
-        &self,
-        stream: &Stream,
-        moved: &[(&Sequence, usize, usize)],
-    ) -> Result<(), CudaError> {
-        let mut tokens = Vec::new();
-        for &(sequence, committed, count) in moved {
-            let at = |position: usize| {
-                let page = *sequence.pages.get(position / PAGE_TOKENS)?;
-                sequence.drafts.then_some(Committed { position, page })
-            };
-            tokens.extend((committed..committed + count).map(at));
-        }
-        self.inputs.write_context(stream, &tokens)
+    pub(super) fn write_context(&self, stream: &Stream, moved: &[Moved<'_>]) -> Result<(), CudaError> {
+        self.inputs.write_context(stream, &committed(moved))
     }
 
     /// Enqueues the context of `count` tokens that have these taps. Safe to capture in a graph.
@@ -74,6 +79,53 @@ impl Drafting {
     ) -> Result<(), CudaError> {
         let taps = TensorRef::new(stream, taps, [count, self.tap_width])?;
         self.model.context(stream, &OneRank, self.inputs.context(taps)?)
+    }
+
+    /// Enqueues the context of the tokens of prompt chunks that have these taps, `moved` in their order.
+    pub(super) fn read_prompts(
+        &mut self,
+        stream: &Stream,
+        taps: CudaView<'_, bf16>,
+        moved: &[Moved<'_>],
+    ) -> Result<(), CudaError> {
+        let tokens = committed(moved);
+        self.prompts.write_context(stream, &tokens)?;
+        let taps = TensorRef::new(stream, taps, [tokens.len(), self.tap_width])?;
+        self.model.context(stream, &OneRank, self.prompts.context(taps)?)
+    }
+
+    /// Keeps the taps of committed tokens, `moved` in their order, until a stream drafts.
+    pub(super) fn keep(
+        &mut self,
+        stream: &Stream,
+        taps: CudaView<'_, bf16>,
+        moved: &[Moved<'_>],
+    ) -> Result<(), CudaError> {
+        let tokens = committed(moved);
+        if !self.unread.has_room(tokens.len()) {
+            self.catch_up(stream)?;
+        }
+        let slots = moved.iter().flat_map(|(sequence, _, count)| std::iter::repeat_n(sequence.slot, *count));
+        Ok(self.unread.push(stream, &taps, slots.zip(tokens))?)
+    }
+
+    /// Enqueues the context of all tokens that were kept, and forgets them. False if there were none.
+    pub(super) fn catch_up(&mut self, stream: &Stream) -> Result<bool, CudaError> {
+        let Self { unread, inputs, model, tap_width, .. } = self;
+        let tokens = unread.tokens();
+        let any = tokens.iter().any(Option::is_some);
+        if any {
+            inputs.write_context(stream, &tokens)?;
+            let taps = TensorRef::new(stream, unread.taps(tokens.len())?, [tokens.len(), *tap_width])?;
+            model.context(stream, &OneRank, inputs.context(taps)?)?;
+        }
+        unread.clear();
+        Ok(any)
+    }
+
+    /// Forgets the tokens of a stream that leaves.
+    pub(super) fn forget(&mut self, slot: usize) {
+        self.unread.forget(slot);
     }
 
     /// Writes the streams of the next draft.
@@ -103,4 +155,17 @@ impl Drafting {
         let rows = |(index, head): (usize, &Head<'_>)| self.model.rows(&found, index, head.best);
         Ok(heads.iter().enumerate().map(rows).collect())
     }
+}
+
+/// Places of committed tokens; of a stream that never drafts none.
+fn committed(moved: &[Moved<'_>]) -> Vec<Option<Committed>> {
+    let mut tokens = Vec::new();
+    for &(sequence, committed, count) in moved {
+        let at = |position: usize| {
+            let page = *sequence.pages.get(position / PAGE_TOKENS)?;
+            sequence.drafts.then_some(Committed { position, page })
+        };
+        tokens.extend((committed..committed + count).map(at));
+    }
+    tokens
 }

@@ -9,6 +9,7 @@ mod backend;
 mod buckets;
 mod drafting;
 mod passes;
+mod plan;
 mod sampling;
 
 use std::time::{Duration, Instant};
@@ -19,6 +20,7 @@ use kd_model::cuda::{CudaError, MOST_ROWS, open_kernels};
 /// Most prompt rows of one pass.
 pub const MOST_CHUNK: usize = MOST_ROWS;
 
+use self::plan::Plan;
 use crate::engine::{Engine, EngineOptions, Models};
 use crate::{DeviceError, EngineError, MAX_NODES};
 
@@ -72,6 +74,26 @@ impl Gpu {
     /// Streams whose rounds fit one pass, each with a tree of as many nodes as are planned for.
     pub fn most_streams(&self) -> usize {
         (MOST_ROWS / (1 + self.nodes)).max(1)
+    }
+
+    /// The most prompt rows of a pass whose memory fits beside everything else that an engine with `options` has: as many as
+    /// `options` say, or half, a quarter… of them, but no fewer than passes beside generating streams may have. Tokens do not
+    /// depend on it.
+    ///
+    /// # Errors
+    /// Models that are not implemented on GPUs, a failed call.
+    pub fn chunk_that_fits(&self, models: &Models, options: EngineOptions) -> Result<usize, EngineError> {
+        let stream = self.device.stream().map_err(CudaError::from)?;
+        let mut rows = options.chunk(false);
+        loop {
+            let plan = Plan::new(models, EngineOptions { prefill_chunk: rows, ..options }, self.nodes)?;
+            match plan.fits(&stream, models) {
+                Err(CudaError::OutOfMemory { .. }) if rows > options.mixed_chunk => rows = rows.div_ceil(2),
+                // What does not fit at all is said when the engine is made.
+                Ok(()) | Err(CudaError::OutOfMemory { .. }) => return Ok(rows),
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 
     /// The device's own name.

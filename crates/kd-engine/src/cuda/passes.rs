@@ -7,7 +7,7 @@ use kd_kernels::ranks::OneRank;
 use kd_kernels::{Graph, KernelError, Stream};
 use kd_model::cuda::{Bucket, CudaError, CudaTarget, PassState, PrefillState};
 
-use super::drafting::Drafting;
+use super::drafting::{Drafting, Moved};
 use super::sampling::Sampling;
 
 /// Models and the memory of their passes. Launches keep the addresses, so nothing in here is ever replaced.
@@ -69,18 +69,20 @@ impl Passes {
         Ok(self.sampling.launch(stream, logits, bucket.rows)?)
     }
 
-    /// A prompt chunk: forward and commit of all rows; the drafter reads them if it is to.
+    /// A prompt chunk: forward and commit of all rows; the drafter reads those of `moved`, if it is to read any.
     pub(super) fn prompt(
         &mut self,
         stream: &Stream,
         tokens: &[u32],
         segments: &[Segment<'_>],
-        read: bool,
+        moved: Option<&[Moved<'_>]>,
     ) -> Result<(), CudaError> {
         let Self { target, state, chunks, drafting, .. } = self;
         target.prefill(stream, state, chunks, tokens, segments, &OneRank)?;
-        match drafting {
-            Some(drafting) if read => drafting.read(stream, chunks.kept_taps(tokens.len())?, tokens.len()),
+        match (drafting, moved) {
+            (Some(drafting), Some(moved)) => {
+                drafting.read_prompts(stream, chunks.kept_taps(tokens.len())?, moved)
+            }
             _ => Ok(()),
         }
     }
@@ -103,6 +105,14 @@ impl Passes {
         let Self { state, drafting, .. } = self;
         let Some(drafting) = drafting else { return Ok(()) };
         drafting.read(stream, state.kept_taps(count)?, count)
+    }
+
+    /// Keeps the taps of the last commit, the tokens of `moved`, until a stream drafts.
+    pub(super) fn keep(&mut self, stream: &Stream, moved: &[Moved<'_>]) -> Result<(), CudaError> {
+        let Self { state, drafting, .. } = self;
+        let Some(drafting) = drafting else { return Ok(()) };
+        let count = moved.iter().map(|(_, _, count)| count).sum();
+        drafting.keep(stream, state.kept_taps(count)?, moved)
     }
 
     /// A draft of up to `streams` blocks.

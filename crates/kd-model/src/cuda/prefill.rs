@@ -6,6 +6,7 @@ use kd_attn::{PAGE_TOKENS, Segment, rows};
 use kd_kernels::families::{commit, gather_taps, query_rope};
 use kd_kernels::ranks::Exchange;
 use kd_kernels::{Choice, CudaSlice, CudaView, Device, KernelError, Kernels, Product, Stream, TensorRef};
+use kd_moe::gpu::MOST_ROWS;
 
 use super::error::within;
 use super::inputs::{Limits, Move, PassInputs};
@@ -44,12 +45,13 @@ pub struct PrefillState {
     products: LibraryProducts,
 }
 
-/// Products through cuBLASLt, one for each shape.
+/// Products through cuBLASLt, one for each shape. The library names their algorithms for the largest chunk that there can be,
+/// whatever chunks are planned: so rows have the same bits in chunks of any size.
 #[derive(Debug)]
 pub(crate) struct LibraryProducts(Vec<([usize; 2], Product)>);
 
 impl LibraryProducts {
-    fn new(device: &Device, dims: &Dims, rows: usize) -> Result<Self, KernelError> {
+    fn new(device: &Device, dims: &Dims) -> Result<Self, KernelError> {
         let mut shapes =
             vec![[dims.joint(), dims.hidden], [dims.queries(), dims.q_rank], [dims.hidden, dims.values()]];
         for width in [dims.dense_width, dims.shared_width] {
@@ -57,7 +59,7 @@ impl LibraryProducts {
         }
         shapes.sort_unstable();
         shapes.dedup();
-        let product = |[n, k]: [usize; 2]| Ok(([n, k], Product::new(device, n, k, k, rows)?));
+        let product = |[n, k]: [usize; 2]| Ok(([n, k], Product::new(device, n, k, k, MOST_ROWS)?));
         Ok(Self(shapes.into_iter().map(product).collect::<Result<_, KernelError>>()?))
     }
 
@@ -115,7 +117,7 @@ impl CudaTarget {
             workspace: attention.workspace(stream, chunks.rows)?,
             attention,
             query_rope: query_kernel(kernels, dims)?,
-            products: LibraryProducts::new(device, dims, chunks.rows)?,
+            products: LibraryProducts::new(device, dims)?,
         })
     }
 

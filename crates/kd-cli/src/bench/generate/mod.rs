@@ -3,15 +3,17 @@
 mod cells;
 mod report;
 
+use std::num::NonZeroUsize;
 use std::path::Path;
 
 use anyhow::{Context, bail};
+use kd_engine::cuda::MOST_CHUNK;
 use kd_engine::{Engine, EngineOptions, Models, PAGE_TOKENS, Request, SamplingParams, Speculation};
 use serde::Deserialize;
 use serde_json::Value;
 
 use super::work;
-use crate::args::{BenchGenerateArgs, BenchPromptArgs, Mode};
+use crate::args::{BenchGenerateArgs, BenchPromptArgs, ChunkArgs, Mode};
 use crate::models::Loaded;
 use crate::place::Place;
 use crate::{UsageError, input, interrupt, models};
@@ -126,18 +128,21 @@ pub(crate) fn requests(
     (0..streams as u32).map(request).collect()
 }
 
-/// An engine with room for streams of `tokens` tokens and trees of `nodes` nodes, which reads all prompts in one pass, or, on a
-/// GPU, as many at once as it can.
+/// An engine with room for streams of `tokens` tokens and trees of `nodes` nodes, which reads all prompts in one pass, or as many
+/// at once as a GPU can: streams of a measurement begin together.
 pub(crate) fn engine(
     models: &Models,
     place: Place,
     [streams, nodes, tokens]: [usize; 3],
 ) -> anyhow::Result<Engine> {
     let longest = models.target.config().max_position_embeddings;
+    let rows = (streams * tokens).min(MOST_CHUNK);
+    let chunks = ChunkArgs { prefill_chunk: NonZeroUsize::new(rows), mixed_chunk: NonZeroUsize::new(rows) };
     let options = EngineOptions {
         max_streams: streams,
         cache_tokens: streams * tokens.min(longest).next_multiple_of(PAGE_TOKENS),
-        prefill_chunk: streams * tokens,
+        prefill_chunk: rows,
+        mixed_chunk: rows,
     };
-    place.engine(models.clone(), options, nodes, true)
+    place.engine(models.clone(), options, nodes, chunks, true)
 }

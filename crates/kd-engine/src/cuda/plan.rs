@@ -1,0 +1,88 @@
+//! What an engine will ask of a device, added up before anything is there.
+
+use kd_attn::PAGE_TOKENS;
+use kd_kernels::{Kernels, Stream};
+use kd_model::cuda::{
+    ChunkLimits, CudaDrafter, CudaError, CudaTarget, Dims, DraftDims, Fit, Limits, MOST_ROWS,
+};
+
+use super::buckets::Buckets;
+use super::drafting::{Unread, draft_limits};
+use super::sampling::Sampling;
+use crate::engine::{EngineOptions, Models};
+
+/// Tokens of the prefix that a prompt chunk expands at a time.
+const BLOCK: usize = 8192;
+
+/// Sizes of everything that the passes of an engine use.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) dims: Dims,
+    pub(super) buckets: Buckets,
+    pub(super) limits: Limits,
+    pub(super) chunk: ChunkLimits,
+    /// Most tokens that the drafter reads at once.
+    pub(super) read: usize,
+}
+
+impl Plan {
+    /// For rounds of up to `options.slots()` streams whose trees have up to `nodes` nodes.
+    ///
+    /// # Errors
+    /// A target that is not implemented on GPUs, rounds that are not one pass.
+    pub(super) fn new(models: &Models, options: EngineOptions, nodes: usize) -> Result<Self, CudaError> {
+        within(options.slots(), nodes)?;
+        let buckets = Buckets::new(options.slots(), nodes);
+        let longest = models.target.config().max_position_embeddings.div_ceil(PAGE_TOKENS);
+        let pages = options.pages().max(1);
+        let limits = Limits {
+            rows: buckets.most_rows(),
+            nodes: 1 + nodes,
+            streams: buckets.most_streams(),
+            pages,
+            stream_pages: longest.clamp(1, pages),
+        };
+        let (rows, streams) = (options.chunk(false), options.slots());
+        let chunk = ChunkLimits { rows, streams, block: BLOCK.min(limits.context()) };
+        let dims = Dims::of(models.target.config(), 0, 1)?;
+        Ok(Self { dims, buckets, limits, chunk, read: limits.rows.max(rows) })
+    }
+
+    /// Fails unless kernels for both models are there and all of it fits in memory together.
+    pub(super) fn admit(&self, stream: &Stream, kernels: &Kernels, models: &Models) -> Result<(), CudaError> {
+        CudaTarget::check(kernels, &self.dims)?;
+        let drafts = drafter(models)?;
+        if let Some(dims) = &drafts {
+            CudaDrafter::check(kernels, dims)?;
+        }
+        self.fits(stream, models)
+    }
+
+    /// Fails unless all of it fits beside what is on the device.
+    pub(super) fn fits(&self, stream: &Stream, models: &Models) -> Result<(), CudaError> {
+        let (dims, own) = (drafter(models)?, models.drafter.as_deref());
+        let drafts = dims.as_ref().zip(own);
+        let other = Sampling::bytes(self.limits.rows, self.dims.vocab);
+        let fit = Fit {
+            target: &self.dims,
+            limits: self.limits,
+            taps: own.map_or(0, |drafter| drafter.config().target_layer_ids.len()),
+            chunks: self.chunk,
+            drafter: drafts
+                .map(|(dims, own)| (dims, draft_limits(self.limits, self.read), own.table_bytes())),
+            other: other + dims.as_ref().map_or(0, |dims| Unread::bytes(dims.tap_width, self.limits.rows)),
+        };
+        fit.check(stream)
+    }
+}
+
+fn drafter(models: &Models) -> Result<Option<DraftDims>, CudaError> {
+    models.drafter.as_deref().map(|drafter| DraftDims::of(drafter.config(), 0, 1)).transpose()
+}
+
+/// Fails unless a round of so many streams and nodes is one pass.
+fn within(streams: usize, nodes: usize) -> Result<(), CudaError> {
+    let (what, found) =
+        ("rows of a round (streams times one and the nodes of a tree)", streams * (1 + nodes));
+    if found <= MOST_ROWS { Ok(()) } else { Err(CudaError::Limit { what, found, limit: MOST_ROWS }) }
+}
