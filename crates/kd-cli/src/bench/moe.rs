@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use half::bf16;
-use kd_moe::{Expert, Experts, Groups, Routing};
+use kd_moe::{Expert, Experts, Groups, Hidden, Routing};
 use kd_tensor::{Int4Matrix, Matrix, ShapeError};
 
 use super::floors::Floors;
@@ -37,8 +37,9 @@ pub(super) fn run(args: &BenchOperationArgs) -> anyhow::Result<()> {
         let weights = vec![1.0; ids.len()];
         let routing = Routing { top_k: EXPERTS, ids, weights, scores: Matrix::zeros(rows, EXPERTS) };
         let groups = Groups::new(&routing, EXPERTS);
-        let (x, hidden) = (inputs(rows, HIDDEN)?, inputs(rows * EXPERTS, WIDTH)?);
+        let x = inputs(rows, HIDDEN)?;
         let (pool, layers, down_groups) = (&pool, &layers, groups.clone());
+        let hidden = layers[0].gate_up(pool, x.view(), &groups);
         let work = |matrices: f64| Work {
             multiply_adds: matrices * rows as f64 * size,
             bytes: matrices * size * INT4,
@@ -49,7 +50,7 @@ pub(super) fn run(args: &BenchOperationArgs) -> anyhow::Result<()> {
             work: work(2.0),
             copies: LAYERS,
             run: Box::new(move |n| {
-                black_box::<Matrix>(layers[n % LAYERS].gate_up(pool, x.view(), &groups));
+                black_box::<Hidden>(layers[n % LAYERS].gate_up(pool, x.view(), &groups));
             }),
         });
         operations.push(Operation {
