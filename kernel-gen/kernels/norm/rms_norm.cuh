@@ -108,6 +108,8 @@ __device__ __forceinline__ void add_rms_norm(__nv_bfloat16* h, const __nv_bfloat
   const norm::Row<U> gains = norm::load_gain<U>(at, gain);
   norm::Row<U> row, part;
   float sum[U::VPT][8];
+  // Before the wait: the CTAs are few, and a product behind them has weights to bring that do not depend on them.
+  ptx::grid_dependency_launch();
   ptx::grid_dependency_wait();
 #pragma unroll
   for (int i = 0; i < U::VPT; ++i) {
@@ -128,7 +130,6 @@ __device__ __forceinline__ void add_rms_norm(__nv_bfloat16* h, const __nv_bfloat
       for (int j = 0; j < 8; ++j) sum[i][j] += term[j];
     }
   }
-  ptx::grid_dependency_launch();
 #pragma unroll
   for (int i = 0; i < U::VPT; ++i) {
     if (!live || !at.holds(i)) continue;
