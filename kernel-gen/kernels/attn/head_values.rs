@@ -4,7 +4,7 @@
 /// the same operands: those are read before the wait for its results.
 family! { head_values, template "attn/head_values.cuh";
   dims    { H = heads / tp, C = kv_lora_rank, N = value_dim }
-  variant t8 { TOKENS = 8 } when C % 128 == 0 && C <= 512 && N % 32 == 0 && N <= 128
+  variant t8 { TOKENS = 8 } when H <= 16 && C % 128 == 0 && C <= 512 && N % 32 == 0 && N <= 128
   const   { RANKS = 8, BASE = 256 * max(1, H / 32), SHORT = 128 * max(16, H), ROWS = 16, CLASSES = 8, COLUMNS = C / RANKS,
             SHARE = N / RANKS, PITCH = 2 * C + 16 }
   smem    { weights: u8[SHARE * PITCH] align 128, mixed: u8[TOKENS * PITCH] align 128, sums: f32[TOKENS * CLASSES * COLUMNS] align 128,

@@ -102,14 +102,13 @@ __device__ __forceinline__ void rms_norm(const __nv_bfloat16* x, const __nv_bflo
 // h[M, H] += sum over r of parts[R, M, H], rounded to bf16; y[M, H] = rms_norm(h) * gain[H]
 template <class U, class S>
 __device__ __forceinline__ void add_rms_norm(__nv_bfloat16* h, const __nv_bfloat16* parts, const __nv_bfloat16* gain,
-                                             float eps, __nv_bfloat16* y, int M, int R) {
+                                             float eps, int32_t early, __nv_bfloat16* y, int M, int R) {
   const norm::Place<U> at;
   const bool live = at.row < M;
   const norm::Row<U> gains = norm::load_gain<U>(at, gain);
   norm::Row<U> row, part;
   float sum[U::VPT][8];
-  // Before the wait: the CTAs are few, and a product behind them has weights to bring that do not depend on them.
-  ptx::grid_dependency_launch();
+  if (early) ptx::grid_dependency_launch();
   ptx::grid_dependency_wait();
 #pragma unroll
   for (int i = 0; i < U::VPT; ++i) {
@@ -130,6 +129,7 @@ __device__ __forceinline__ void add_rms_norm(__nv_bfloat16* h, const __nv_bfloat
       for (int j = 0; j < 8; ++j) sum[i][j] += term[j];
     }
   }
+  ptx::grid_dependency_launch();
 #pragma unroll
   for (int i = 0; i < U::VPT; ++i) {
     if (!live || !at.holds(i)) continue;

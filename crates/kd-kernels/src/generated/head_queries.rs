@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "head_queries",
-    contract: "f355e243a1b47af5",
+    contract: "eb953eaef7bb9379",
     variants: &["t8"],
     cooperative: false,
     pdl: true,

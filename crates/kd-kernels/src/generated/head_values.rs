@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "head_values",
-    contract: "329b32b6e3f5aac5",
+    contract: "aafc2c6951a094d7",
     variants: &["t8"],
     cooperative: false,
     pdl: true,

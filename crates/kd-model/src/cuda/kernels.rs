@@ -48,8 +48,6 @@ pub(crate) struct FewKernels {
 
 /// Most rows that count as few: two tiles of tokens, each of which reads a head's weights once more.
 const FEW_ROWS: usize = 16;
-/// Most heads for which they do: eight CTAs a head and tile.
-const FEW_HEADS: usize = 16;
 
 /// Products of our own dense families, by width of their input.
 #[derive(Debug, Default)]
@@ -101,12 +99,9 @@ impl TargetKernels {
 }
 
 impl FewKernels {
-    /// Nothing where the declarations have none for these sizes, or more heads than they are faster for.
+    /// Nothing where the declarations have none for these sizes.
     fn load(kernels: &Kernels, dims: &Dims) -> Result<Option<Self>, CudaError> {
         let a = &dims.attention;
-        if a.heads > FEW_HEADS {
-            return Ok(None);
-        }
         let [h, q, c, n, r, value] = [a.heads, dims.q_rank, a.latent, a.nope, a.rope, a.value].map(int);
         let queries = head_queries::HeadQueries::load(kernels, head_queries::Dims { h, q, c, n, r });
         let values = head_values::HeadValues::load(kernels, head_values::Dims { h, c, n: value });

@@ -13,6 +13,9 @@ use super::rows::RowState;
 use super::target::CudaTarget;
 use super::weights::{DeviceFeedForward, DeviceLayer, DeviceMlp, DeviceMoe};
 
+/// Most rows for `few_gate`: one tile of tokens. The CTAs of a second find no room before the routed experts have ended.
+const GATE_ROWS: usize = 8;
+
 /// Rows on their way: `count` of them, some of which may be padding.
 pub(crate) struct Pass<'a> {
     pub(crate) stream: &'a Stream,
@@ -100,11 +103,11 @@ impl Pass<'_> {
     /// What follows attention in layer `index`: residual and norm, feed-forward, residual, the norm of what comes next, and
     /// the tap.
     pub(crate) fn finish(&mut self, index: usize, layer: &DeviceLayer) -> Result<(), CudaError> {
-        self.reduce_add_norm(1, &layer.post_norm)?;
+        self.reduce_add_norm(1, &layer.post_norm, false)?;
         let parts = self.feed_forward(layer)?;
         let target = self.target;
         let next = target.layers.get(index + 1).map_or(&target.norm, |next| &next.input_norm);
-        self.reduce_add_norm(parts, next)?;
+        self.reduce_add_norm(parts, next, true)?;
         self.tap(index)
     }
 
@@ -130,7 +133,7 @@ impl Pass<'_> {
     /// The shared expert, to the first part, on the side stream.
     fn shared(&mut self, side: &Stream, mlp: &DeviceMlp) -> Result<(), CudaError> {
         let (target, count) = (self.target, self.count);
-        let Some(few) = target.kernels.few(count) else {
+        let Some(few) = target.kernels.few(count).filter(|_| count <= GATE_ROWS) else {
             return self.mlp(Some(side), mlp, &target.kernels.shared_gate);
         };
         let args = few_gate::Args {
@@ -209,8 +212,14 @@ impl Pass<'_> {
         Ok(kernels.run(stream, kernels.form(count), &moe.experts, 0, &mut rows.experts, batch)?)
     }
 
-    /// The seam: `parts` parts of every rank to the residual stream, which is normed with `gain` for what comes next.
-    fn reduce_add_norm(&mut self, parts: usize, gain: &CudaSlice<bf16>) -> Result<(), CudaError> {
+    /// The seam: `parts` parts of every rank to the residual stream, which is normed with `gain` for what comes next; that may
+    /// start `early`.
+    fn reduce_add_norm(
+        &mut self,
+        parts: usize,
+        gain: &CudaSlice<bf16>,
+        early: bool,
+    ) -> Result<(), CudaError> {
         let Self { stream, target, rows, count, exchange, .. } = self;
         let (count, hidden) = (*count, target.dims.hidden);
         let met = exchange.meet(stream, &mut rows.parts, parts * count * hidden, &mut rows.room)?;
@@ -219,6 +228,7 @@ impl Pass<'_> {
             parts: TensorRef::new(stream, met, [exchange.parts() * parts, count, hidden])?,
             gain: head(stream, gain, [hidden])?,
             eps: target.dims.eps,
+            early: i32::from(early),
             y: head_mut(stream, &mut rows.normed, [count, hidden])?,
         };
         target.kernels.add_rms_norm.launch(stream, Choice::Auto, args)?;
