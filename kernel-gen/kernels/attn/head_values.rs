@@ -12,5 +12,5 @@ family! { head_values, template "attn/head_values.cuh";
   args    { part_o: f32[Z, C], part_ml: f32[Z, 2], starts: i32[B + 1], committed: i32[B], ancestors: u64[T, 2], w: bf16[H, N, C],
             queue: mut i32[1], y: mut bf16[T, H, N] }
   sass    { "HMMA.16816.F32.BF16" }
-  launch  { grid (RANKS, ceil_div(T, TOKENS), H), block 32 * TOKENS, cluster RANKS, pdl }
+  launch  { grid (RANKS, ceil_div(T, TOKENS), H), block 32 * TOKENS, cluster RANKS, pdl, optional }
 }

@@ -15,5 +15,5 @@ family! { head_queries, template "cache/head_queries.cuh";
   args    { joint: bf16[M, Q + C + R], q_gain: bf16[Q], kv_gain: bf16[C], eps: f32, q_b: bf16[H * (N + R), Q], key_up: bf16[H, C, N],
             rope: f32[P, R], positions: i32[M], slots: i32[M], cache: mut bf16[T, C + R], y: mut bf16[M, H, C + R] }
   sass    { "HMMA.16816.F32.BF16" }
-  launch  { grid (RANKS, ceil_div(M, TOKENS), H), block 32 * (TEAM + 1), cluster RANKS, pdl }
+  launch  { grid (RANKS, ceil_div(M, TOKENS), H), block 32 * (TEAM + 1), cluster RANKS, pdl, optional }
 }

@@ -7,5 +7,5 @@ family! { few_gate, template "mlp/few_gate.cuh";
   smem    { weights: u8[16 * PITCH] align 128, tokens: u8[TOKENS * PITCH] align 128, sums: f32[SEGS * 128], full: u64[2] }
   args    { x: bf16[M, K], w: bf16[2 * I, K], y: mut bf16[M, I] }
   sass    { "HMMA.16816.F32.BF16" }
-  launch  { grid (SEGS, ceil_div(M, TOKENS), I / 8), block 32, cluster SEGS, pdl }
+  launch  { grid (SEGS, ceil_div(M, TOKENS), I / 8), block 32, cluster SEGS, pdl, optional }
 }

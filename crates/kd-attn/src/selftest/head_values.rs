@@ -89,13 +89,22 @@ impl HeadValues {
         })
     }
 
-    /// Partial results as attention leaves them: sums, greatest scores and sums of weights, by leaf, node and head.
+    /// Partial results as attention leaves them: sums, greatest scores and sums of weights, by leaf, node and head. Every second
+    /// leaf nearly undoes the one before it, so that a sum in another order has other bits.
     fn partials(&self, random: &mut Random, leaves: usize, nodes: usize) -> (Vec<f32>, Vec<f32>) {
-        let rows = leaves * nodes * self.heads;
-        let wide = |values: Vec<bf16>| values.into_iter().map(|value| value.to_f32());
-        let o = wide(random.values(rows * self.latent, 2.0)).collect();
-        let scores = wide(random.values(rows, 20.0)).zip(wide(random.values(rows, 1.0)));
-        (o, scores.flat_map(|(most, sum)| [most, 1.0 + sum.abs()]).collect())
+        let (rows, before) = (leaves * nodes * self.heads, nodes * self.heads);
+        let wide =
+            |values: Vec<bf16>| -> Vec<f32> { values.into_iter().map(|value| value.to_f32()).collect() };
+        let mut o = wide(random.values(rows * self.latent, 2.0));
+        let mut scores = wide(random.values(rows, 4.0));
+        let sums = wide(random.values(rows, 1.0));
+        for row in (0..rows).filter(|row| row / before % 2 == 1) {
+            scores[row] = scores[row - before];
+            for at in row * self.latent..(row + 1) * self.latent {
+                o[at] = o[at] / 1024.0 - o[at - before * self.latent];
+            }
+        }
+        (o, scores.iter().zip(&sums).flat_map(|(most, sum)| [*most, 1.0 + sum.abs()]).collect())
     }
 
     fn memory_of(

@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "few_gate",
-    contract: "42e91f6c3c8de591",
+    contract: "22994c15926c9961",
     variants: &["t8"],
     cooperative: false,
     pdl: true,

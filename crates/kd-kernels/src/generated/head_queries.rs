@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "head_queries",
-    contract: "eb953eaef7bb9379",
+    contract: "566023855d4b5279",
     variants: &["t8"],
     cooperative: false,
     pdl: true,

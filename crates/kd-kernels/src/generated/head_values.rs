@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "head_values",
-    contract: "aafc2c6951a094d7",
+    contract: "31d61416289cf947",
     variants: &["t8"],
     cooperative: false,
     pdl: true,

@@ -1,5 +1,7 @@
 //! The launches of one pass, layer by layer: what tree passes and prompt chunks share.
 
+use std::ops::RangeInclusive;
+
 use half::bf16;
 use kd_kernels::families::{add_rms_norm, embed, few_gate, mla_inputs, rms_norm, router, silu_mul};
 use kd_kernels::ranks::Exchange;
@@ -7,7 +9,7 @@ use kd_kernels::{Choice, CudaSlice, KernelError, Stream, TensorMut, TensorRef};
 use kd_moe::gpu::Batch;
 
 use super::CudaError;
-use super::kernels::Multiply;
+use super::kernels::{FEW_ROWS, Multiply};
 use super::memory::{head, head_mut, part_mut};
 use super::rows::RowState;
 use super::target::CudaTarget;
@@ -15,6 +17,9 @@ use super::weights::{DeviceFeedForward, DeviceLayer, DeviceMlp, DeviceMoe};
 
 /// Most rows for `few_gate`: one tile of tokens. The CTAs of a second find no room before the routed experts have ended.
 const GATE_ROWS: usize = 8;
+/// Numbers of rows for which what follows a norm may start before it: router and first product then have their weights in time. With
+/// fewer rows their loads delay what the norm waits for.
+const EARLY_ROWS: RangeInclusive<usize> = GATE_ROWS + 1..=FEW_ROWS;
 
 /// Rows on their way: `count` of them, some of which may be padding.
 pub(crate) struct Pass<'a> {
@@ -103,11 +108,11 @@ impl Pass<'_> {
     /// What follows attention in layer `index`: residual and norm, feed-forward, residual, the norm of what comes next, and
     /// the tap.
     pub(crate) fn finish(&mut self, index: usize, layer: &DeviceLayer) -> Result<(), CudaError> {
-        self.reduce_add_norm(1, &layer.post_norm, false)?;
+        self.reduce_add_norm(1, &layer.post_norm)?;
         let parts = self.feed_forward(layer)?;
         let target = self.target;
         let next = target.layers.get(index + 1).map_or(&target.norm, |next| &next.input_norm);
-        self.reduce_add_norm(parts, next, true)?;
+        self.reduce_add_norm(parts, next)?;
         self.tap(index)
     }
 
@@ -212,14 +217,8 @@ impl Pass<'_> {
         Ok(kernels.run(stream, kernels.form(count), &moe.experts, 0, &mut rows.experts, batch)?)
     }
 
-    /// The seam: `parts` parts of every rank to the residual stream, which is normed with `gain` for what comes next; that may
-    /// start `early`.
-    fn reduce_add_norm(
-        &mut self,
-        parts: usize,
-        gain: &CudaSlice<bf16>,
-        early: bool,
-    ) -> Result<(), CudaError> {
+    /// The seam: `parts` parts of every rank to the residual stream, which is normed with `gain` for what comes next.
+    fn reduce_add_norm(&mut self, parts: usize, gain: &CudaSlice<bf16>) -> Result<(), CudaError> {
         let Self { stream, target, rows, count, exchange, .. } = self;
         let (count, hidden) = (*count, target.dims.hidden);
         let met = exchange.meet(stream, &mut rows.parts, parts * count * hidden, &mut rows.room)?;
@@ -228,7 +227,7 @@ impl Pass<'_> {
             parts: TensorRef::new(stream, met, [exchange.parts() * parts, count, hidden])?,
             gain: head(stream, gain, [hidden])?,
             eps: target.dims.eps,
-            early: i32::from(early),
+            early: i32::from(EARLY_ROWS.contains(&count)),
             y: head_mut(stream, &mut rows.normed, [count, hidden])?,
         };
         target.kernels.add_rms_norm.launch(stream, Choice::Auto, args)?;
