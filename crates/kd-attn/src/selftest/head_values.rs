@@ -69,7 +69,7 @@ pub(super) struct Memory {
 }
 
 impl HeadValues {
-    fn new(device: &Device, kernels: &Kernels, row: &Row, _: usize, seed: u64) -> Result<Self, KernelError> {
+    fn new(device: &Device, kernels: &Kernels, row: &Row, seed: u64) -> Result<Self, KernelError> {
         let ((h, heads), (c, latent), (n, value)) = (row.dim("H")?, row.dim("C")?, row.dim("N")?);
         let stream = device.stream()?;
         let weights = Random::new(seed).values(heads * value * latent, 4.0 / (latent as f32).sqrt());
