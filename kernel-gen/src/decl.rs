@@ -112,6 +112,8 @@ pub struct Launch {
     pub cooperative: bool,
     /// Whether the launch may overlap the end of the kernel before it.
     pub pdl: bool,
+    /// Whether there may be dimensions that no variant can run: profiles do without the family then.
+    pub optional: bool,
 }
 
 /// The number of CTAs.

@@ -78,7 +78,7 @@ impl Unit {
 }
 
 /// Every unit of `family` in `profile`, in declaration order. None if the profile lacks a part (a drafter) that all
-/// alternatives of a dimension name.
+/// alternatives of a dimension name, or if no variant of an optional family can run its dimensions.
 ///
 /// # Errors
 /// A dimension without a value, an unmet `require`, dimensions that no variant can run, a bad size.
@@ -96,7 +96,7 @@ pub fn expand(family: &Family, profile: &Profile) -> Result<Vec<Unit>, Diagnosti
                 units.push(unit);
             }
         }
-        if units.len() == before {
+        if units.len() == before && !family.launch.optional {
             return Err(in_profile(family.at, &format!("no variant can run {}", spell(&dims))));
         }
     }

@@ -259,7 +259,7 @@ fn launch_section(input: ParseStream<'_>, section: &Ident) -> syn::Result<Launch
     let content;
     braced!(content in input);
     let (mut grid, mut block, mut min_ctas, mut cluster) = (None, None, Expr::Int(1), None);
-    let (mut cooperative, mut pdl) = (false, false);
+    let (mut cooperative, mut pdl, mut optional) = (false, false, false);
     while !content.is_empty() {
         let word: Ident = content.parse()?;
         match word.to_string().as_str() {
@@ -269,8 +269,9 @@ fn launch_section(input: ParseStream<'_>, section: &Ident) -> syn::Result<Launch
             "cluster" => cluster = Some(arithmetic(&content)?),
             "cooperative" => cooperative = true,
             "pdl" => pdl = true,
+            "optional" => optional = true,
             _ => {
-                let message = "expected one of: grid, block, min_ctas, cluster, cooperative, pdl";
+                let message = "expected one of: grid, block, min_ctas, cluster, cooperative, pdl, optional";
                 return Err(syn::Error::new(word.span(), message));
             }
         }
@@ -287,6 +288,7 @@ fn launch_section(input: ParseStream<'_>, section: &Ident) -> syn::Result<Launch
         cluster,
         cooperative,
         pdl,
+        optional,
     })
 }
 

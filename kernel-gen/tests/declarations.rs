@@ -169,6 +169,20 @@ fn units_are_keyed_by_resolved_constants() {
 }
 
 #[test]
+fn only_an_optional_family_may_be_without_a_variant() {
+    let units = |source: &str| {
+        let family = &parse_families("probe.rs", source).expect("parsed")[0];
+        expand(family, &Profile::named("k26-tp8").expect("a profile"))
+    };
+    let none = GOOD.replace("T = 64 }", "T = 64 } when H < 64");
+    let message = units(&none).expect_err("no variant").to_string();
+    assert!(message.contains("no variant can run H = 7168"), "{message}");
+    let optional = |source: &str| source.replace("block 32 * 4", "block 32 * 4, optional");
+    assert_eq!(units(&optional(&none)).expect("none").len(), 0);
+    assert_eq!(units(&optional(GOOD)).expect("one").len(), 1);
+}
+
+#[test]
 fn every_profile_field_resolves() {
     for field in Profile::FIELDS {
         assert!(Profile::named("k26-tp8").expect("a profile").field(field).is_some(), "{field}");

@@ -24,6 +24,10 @@ checks! {
     mla_inputs_matches_the_cpu_at_demo_sizes: "mla_inputs" at "demo-tp1";
     query_rope_matches_the_cpu_at_k26_sizes: "query_rope" at "k26-tp8";
     query_rope_matches_the_cpu_at_demo_sizes: "query_rope" at "demo-tp1";
+    head_queries_have_the_bits_of_four_launches_at_k26_sizes: "head_queries" at "k26-tp8";
+    head_queries_have_the_bits_of_four_launches_at_demo_sizes: "head_queries" at "demo-tp1";
+    head_values_have_the_bits_of_two_launches_at_k26_sizes: "head_values" at "k26-tp8";
+    head_values_have_the_bits_of_two_launches_at_demo_sizes: "head_values" at "demo-tp1";
     drafter_heads_match_the_cpu_at_k26_sizes: "drafter_heads" at "k26-tp8";
     drafter_heads_match_the_cpu_at_k26_tp1_sizes: "drafter_heads" at "k26-tp1";
     drafter_heads_match_the_cpu_at_demo_sizes: "drafter_heads" at "demo-tp1";

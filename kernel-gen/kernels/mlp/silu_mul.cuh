@@ -6,6 +6,9 @@
 
 namespace kd {
 
+// The exponential ends at e^88, as that of the CPU operation does: the quotient stays a number. A NaN stays one.
+__device__ __forceinline__ float silu_times(float gate, float up) { return gate / (1.0f + expf(fminf(-gate, 88.0f))) * up; }
+
 template <class U, class S>
 __device__ __forceinline__ void silu_mul(const __nv_bfloat16* gate_up, __nv_bfloat16* y, int M) {
   const int64_t row = blockIdx.x;
@@ -19,9 +22,8 @@ __device__ __forceinline__ void silu_mul(const __nv_bfloat16* gate_up, __nv_bflo
   }
   ptx::grid_dependency_launch();
   if (!live) return;
-  // The exponential ends at e^88, as that of the CPU operation does: the quotient stays a number. A NaN stays one.
 #pragma unroll
-  for (int i = 0; i < 8; ++i) gate[i] = gate[i] / (1.0f + expf(fminf(-gate[i], 88.0f))) * up[i];
+  for (int i = 0; i < 8; ++i) gate[i] = silu_times(gate[i], up[i]);
   store8(y, row * U::VECS + vec, narrow8(gate));
 }
 

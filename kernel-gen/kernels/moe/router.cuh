@@ -328,6 +328,8 @@ __device__ __forceinline__ void choose(const float* scores, const float* bias, i
   for (int i = 0; i < 4 * U::QUADS; i += 4) {
     uint4 score = {}, more = {};
     if (id(i) < U::E) score = ptx::load16(scores + id(i)), more = ptx::load16_constant(bias + id(i));
+    // Kept at hand for the weights of the chosen, unless groups need the room.
+    if (groups <= 1 && id(i) < U::E) *reinterpret_cast<uint4*>(space + id(i)) = score;
     choice[i] = __uint_as_float(score.x) + __uint_as_float(more.x);
     choice[i + 1] = __uint_as_float(score.y) + __uint_as_float(more.y);
     choice[i + 2] = __uint_as_float(score.z) + __uint_as_float(more.z);
@@ -347,7 +349,8 @@ __device__ __forceinline__ void choose(const float* scores, const float* bias, i
 #pragma unroll
   for (int i = 0; i < 4 * U::QUADS; ++i) own[i] = id(i) < U::E ? key(choice[i]) : 0;
   const Candidate mine = take<U>(own, id, reinterpret_cast<Candidate*>(space + U::E));
-  const float score = lane < U::T ? ptx::load4f(scores + mine.id) : 0.0f;
+  float score = 0.0f;
+  if (lane < U::T) score = groups > 1 ? ptx::load4f(scores + mine.id) : space[mine.id];
   int place = 0;
 #pragma unroll
   for (int other = 0; other < U::T; ++other) place += __shfl_sync(0xffffffffu, mine.id, other) < mine.id;

@@ -102,12 +102,13 @@ __device__ __forceinline__ void rms_norm(const __nv_bfloat16* x, const __nv_bflo
 // h[M, H] += sum over r of parts[R, M, H], rounded to bf16; y[M, H] = rms_norm(h) * gain[H]
 template <class U, class S>
 __device__ __forceinline__ void add_rms_norm(__nv_bfloat16* h, const __nv_bfloat16* parts, const __nv_bfloat16* gain,
-                                             float eps, __nv_bfloat16* y, int M, int R) {
+                                             float eps, int32_t early, __nv_bfloat16* y, int M, int R) {
   const norm::Place<U> at;
   const bool live = at.row < M;
   const norm::Row<U> gains = norm::load_gain<U>(at, gain);
   norm::Row<U> row, part;
   float sum[U::VPT][8];
+  if (early) ptx::grid_dependency_launch();
   ptx::grid_dependency_wait();
 #pragma unroll
   for (int i = 0; i < U::VPT; ++i) {

@@ -5,21 +5,25 @@ mod chunk;
 mod commit;
 mod context;
 mod expanded;
+mod head_queries;
+mod head_values;
 mod heads;
 mod mla_inputs;
 mod prefill;
 mod query_rope;
 pub(crate) mod tree_mla;
 
-use kd_kernels::selftest::{Check, Failure, Outcome, Random, run};
+use kd_kernels::selftest::{Check, Failure, Outcome, Random, run, same_bits};
 use kd_kernels::{Device, Kernels};
 
 use crate::{Rope, RopeTable, Yarn};
 
 /// The checks of this crate by the name of what they cover.
-pub const CHECKS: [(&str, Check); 9] = [
+pub const CHECKS: [(&str, Check); 11] = [
     ("mla_inputs", mla_inputs::check),
     ("query_rope", query_rope::check),
+    ("head_queries", head_queries::check),
+    ("head_values", head_values::check),
     ("drafter_heads", heads::check),
     ("drafter_context", context::check),
     ("commit", commit::check),

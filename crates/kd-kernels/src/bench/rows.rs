@@ -114,7 +114,11 @@ fn norms(stream: &Stream, kernels: &Kernels, hidden: usize) -> Result<Vec<RowsLi
             let parts = TensorRef::new(stream, own.x.as_view(), [1, own.rows, own.hidden])?;
             let gain = TensorRef::new(stream, own.gain.as_view(), [own.hidden])?;
             let y = TensorMut::new(stream, own.y.as_view_mut(), shape)?;
-            own.fused.launch(stream, Choice::Auto, add_rms_norm::Args { h, parts, gain, eps: EPS, y })?;
+            own.fused.launch(
+                stream,
+                Choice::Auto,
+                add_rms_norm::Args { h, parts, gain, eps: EPS, early: 0, y },
+            )?;
         }
         Ok(())
     })?;

@@ -2,6 +2,8 @@
 
 use half::bf16;
 
+use super::Written;
+
 /// How far a bf16 result may be from the f32 one: `expected * RELATIVE + slack`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Bound {
@@ -59,9 +61,38 @@ pub fn first_difference<T: PartialEq>(left: &[T], right: &[T]) -> Option<usize> 
     left.iter().zip(right).position(|(left, right)| left != right).or(shorter)
 }
 
+/// For a kernel that must give the bits of others: the first half of `written` is its own outputs, the second half theirs. No error
+/// is allowed.
+///
+/// # Errors
+/// The first difference, or outputs that are not pairs.
+pub fn same_bits(written: &[Written]) -> Result<f64, String> {
+    let (own, others) = written.split_at(written.len() / 2);
+    if own.is_empty() || own.len() != others.len() {
+        return Err("outputs are missing".to_owned());
+    }
+    for (own, other) in own.iter().zip(others) {
+        if let Some(byte) = first_difference(&own.bytes, &other.bytes) {
+            let (row, at) = (byte / own.row_bytes.max(1), byte % own.row_bytes.max(1));
+            return Err(format!("`{}`: byte {at} of row {row} is not that of the launches apart", own.name));
+        }
+    }
+    Ok(0.0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn another_bit_and_a_missing_output_are_differences() {
+        let written = |bytes: &[u8]| Written { name: "y", row_bytes: 2, bytes: bytes.to_vec() };
+        assert_eq!(same_bits(&[written(&[1, 2, 3]), written(&[1, 2, 3])]), Ok(0.0));
+        let message = same_bits(&[written(&[1, 2, 3]), written(&[1, 2, 4])]).expect_err("another");
+        assert!(message.contains("byte 0 of row 1"), "{message}");
+        assert!(same_bits(&[written(&[1]), written(&[1, 2])]).is_err());
+        assert!(same_bits(&[]).is_err() && same_bits(&[written(&[1])]).is_err());
+    }
 
     #[test]
     fn a_nan_a_rounding_too_many_and_a_short_row_are_over_the_bound() {

@@ -9,6 +9,7 @@ mod compare;
 mod dense;
 mod draft_block;
 mod embed;
+mod few_gate;
 mod lm_head;
 mod lm_head_top_k;
 mod memory;
@@ -22,7 +23,7 @@ mod taps;
 mod top_k;
 mod walk;
 
-pub use compare::{Bound, first_difference};
+pub use compare::{Bound, first_difference, same_bits};
 pub use memory::{Output, Written, gather, upload};
 pub use random::Random;
 pub use subject::{Subject, verify};
@@ -72,7 +73,7 @@ pub enum Failure {
 pub type Check = fn(&Device, &Kernels, &[usize], u64) -> Result<Vec<Outcome>, Failure>;
 
 /// The checks of this crate by the name of what they cover.
-pub const CHECKS: [(&str, Check); 13] = [
+pub const CHECKS: [(&str, Check); 14] = [
     ("norms", norm::check),
     ("embed", embed::check),
     ("gather_taps", taps::check),
@@ -80,6 +81,7 @@ pub const CHECKS: [(&str, Check); 13] = [
     ("draft_block", draft_block::check),
     ("walk", walk::check),
     ("silu_mul", silu::check),
+    ("few_gate", few_gate::check),
     ("top_k", top_k::check),
     ("sample", sample::check),
     ("dense", dense::check),

@@ -160,6 +160,7 @@ impl Subject for Norm {
             )?,
             gain: TensorRef::new(stream, self.gain.as_view(), [self.width])?,
             eps: EPS,
+            early: 0,
             y: memory.y.tensor(stream, shape)?,
         };
         kernel.launch(stream, Choice::Forced(&self.variant), args).map(drop)

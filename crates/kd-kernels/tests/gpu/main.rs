@@ -39,6 +39,8 @@ checks! {
     silu_mul_matches_the_cpu_at_k26_sizes: "silu_mul" at "k26-tp8";
     silu_mul_matches_the_cpu_at_k26_tp1_sizes: "silu_mul" at "k26-tp1";
     silu_mul_matches_the_cpu_at_demo_sizes: "silu_mul" at "demo-tp1";
+    few_gate_has_the_bits_of_two_launches_at_k26_sizes: "few_gate" at "k26-tp8";
+    few_gate_has_the_bits_of_two_launches_at_demo_sizes: "few_gate" at "demo-tp1";
     top_k_matches_the_cpu_at_k26_sizes: "top_k" at "k26-tp8";
     top_k_matches_the_cpu_at_k26_tp1_sizes: "top_k" at "k26-tp1";
     top_k_matches_the_cpu_at_demo_sizes: "top_k" at "demo-tp1";

@@ -28,6 +28,7 @@ fn residual(
         parts: TensorRef::new(stream, parts, [exchange.parts(), ROWS, WIDTH])?,
         gain: TensorRef::new(stream, gain.as_view(), [WIDTH])?,
         eps: 1e-5,
+        early: 0,
         y: TensorMut::new(stream, y.as_view_mut(), [ROWS, WIDTH])?,
     };
     norm.launch(stream, Choice::Auto, args)?;

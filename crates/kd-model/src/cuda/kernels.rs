@@ -1,8 +1,8 @@
 //! The kernels of a target's forward, loaded for one rank's sizes.
 
 use kd_kernels::families::{
-    absorb_query, absorb_value, add_rms_norm, commit, embed, gather_taps, lm_head, mla_inputs, query_rope,
-    rms_norm, router, silu_mul, tree_mla, tree_mla_merge,
+    absorb_query, absorb_value, add_rms_norm, commit, embed, few_gate, gather_taps, head_queries,
+    head_values, lm_head, mla_inputs, query_rope, rms_norm, router, silu_mul, tree_mla, tree_mla_merge,
 };
 use kd_kernels::{DenseProduct, DenseScratch, KernelError, Kernels, Stream, TensorMut, TensorRef};
 use kd_moe::gpu::ExpertKernels;
@@ -32,7 +32,22 @@ pub(crate) struct TargetKernels {
     pub(crate) lm_head: lm_head::LmHead,
     pub(crate) commit: commit::Commit,
     pub(crate) gather_taps: gather_taps::GatherTaps,
+    few: Option<FewKernels>,
 }
+
+/// Launches that take the place of several others where rows are few. Results have the same bits.
+#[derive(Debug)]
+pub(crate) struct FewKernels {
+    /// For `mla_inputs`, the product with `q_b_proj`, `query_rope` and `absorb_query`.
+    pub(crate) head_queries: head_queries::HeadQueries,
+    /// For `tree_mla_merge` and `absorb_value`.
+    pub(crate) head_values: head_values::HeadValues,
+    /// For the product with the shared expert's first matrices and `silu_mul`.
+    pub(crate) shared_gate: few_gate::FewGate,
+}
+
+/// Most rows that count as few: two tiles of tokens, each of which reads a head's weights once more.
+pub(crate) const FEW_ROWS: usize = 16;
 
 /// Products of our own dense families, by width of their input.
 #[derive(Debug, Default)]
@@ -73,7 +88,40 @@ impl TargetKernels {
             lm_head: lm_head::LmHead::load(kernels, lm_head::Dims { k: h })?,
             commit: commit::Commit::load(kernels, commit::Dims { w: int(a.cache_width()) })?,
             gather_taps: gather_taps::GatherTaps::load(kernels, gather_taps::Dims { h })?,
+            few: FewKernels::load(kernels, dims)?,
         })
+    }
+
+    /// The launches for a pass of `rows` rows, if these are few and there are kernels for it.
+    pub(crate) fn few(&self, rows: usize) -> Option<&FewKernels> {
+        self.few.as_ref().filter(|_| rows <= FEW_ROWS)
+    }
+}
+
+impl FewKernels {
+    /// Nothing where the declarations have none for these sizes.
+    fn load(kernels: &Kernels, dims: &Dims) -> Result<Option<Self>, CudaError> {
+        let a = &dims.attention;
+        let [h, q, c, n, r, value] = [a.heads, dims.q_rank, a.latent, a.nope, a.rope, a.value].map(int);
+        let queries = head_queries::HeadQueries::load(kernels, head_queries::Dims { h, q, c, n, r });
+        let values = head_values::HeadValues::load(kernels, head_values::Dims { h, c, n: value });
+        let gate = few_gate::Dims { k: int(dims.hidden), i: int(dims.shared_width) };
+        let gate = few_gate::FewGate::load(kernels, gate);
+        let all = built(queries)?.zip(built(values)?).zip(built(gate)?);
+        Ok(all.map(|((head_queries, head_values), shared_gate)| Self {
+            head_queries,
+            head_values,
+            shared_gate,
+        }))
+    }
+}
+
+/// Nothing for a family that is not built for every size.
+fn built<T>(loaded: Result<T, KernelError>) -> Result<Option<T>, KernelError> {
+    match loaded {
+        Ok(family) => Ok(Some(family)),
+        Err(KernelError::NoUnit { .. }) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

@@ -1,17 +1,25 @@
 //! The launches of one pass, layer by layer: what tree passes and prompt chunks share.
 
+use std::ops::RangeInclusive;
+
 use half::bf16;
-use kd_kernels::families::{add_rms_norm, embed, mla_inputs, rms_norm, router, silu_mul};
+use kd_kernels::families::{add_rms_norm, embed, few_gate, mla_inputs, rms_norm, router, silu_mul};
 use kd_kernels::ranks::Exchange;
 use kd_kernels::{Choice, CudaSlice, KernelError, Stream, TensorMut, TensorRef};
 use kd_moe::gpu::Batch;
 
 use super::CudaError;
-use super::kernels::Multiply;
+use super::kernels::{FEW_ROWS, Multiply};
 use super::memory::{head, head_mut, part_mut};
 use super::rows::RowState;
 use super::target::CudaTarget;
 use super::weights::{DeviceFeedForward, DeviceLayer, DeviceMlp, DeviceMoe};
+
+/// Most rows for `few_gate`: one tile of tokens. The CTAs of a second find no room before the routed experts have ended.
+const GATE_ROWS: usize = 8;
+/// Numbers of rows for which what follows a norm may start before it: router and first product then have their weights in time. With
+/// fewer rows their loads delay what the norm waits for.
+const EARLY_ROWS: RangeInclusive<usize> = GATE_ROWS + 1..=FEW_ROWS;
 
 /// Rows on their way: `count` of them, some of which may be padding.
 pub(crate) struct Pass<'a> {
@@ -54,17 +62,24 @@ impl Pass<'_> {
         Ok(())
     }
 
+    /// The compressed queries and the rows' own latents, side by side.
+    pub(crate) fn joint(&mut self, layer: &DeviceLayer) -> Result<(), CudaError> {
+        let Self { stream, target, rows, count, products, .. } = self;
+        let (dims, count) = (&target.dims, *count);
+        let x = head(stream, &rows.normed, [count, dims.hidden])?;
+        let joint = head_mut(stream, &mut rows.joint, [count, dims.joint()])?;
+        Ok(products.launch(stream, x, layer.joint.tensor(stream)?, joint)?)
+    }
+
     /// Queries of all heads, not yet rotated, and the rows' own entries in `cache`, at their slots.
     pub(crate) fn attention_inputs(
         &mut self,
         layer: &DeviceLayer,
         cache: TensorMut<'_, bf16, 2>,
     ) -> Result<(), CudaError> {
+        self.joint(layer)?;
         let Self { stream, target, rows, count, slots, positions, rope, products, .. } = self;
         let (dims, a, count) = (&target.dims, &target.dims.attention, *count);
-        let x = head(stream, &rows.normed, [count, dims.hidden])?;
-        let joint = head_mut(stream, &mut rows.joint, [count, dims.joint()])?;
-        products.launch(stream, x, layer.joint.tensor(stream)?, joint)?;
         let args = mla_inputs::Args {
             x: head(stream, &rows.joint, [count, dims.joint()])?,
             q_gain: head(stream, &layer.q_norm, [dims.q_rank])?,
@@ -111,13 +126,28 @@ impl Pass<'_> {
             }
             DeviceFeedForward::Moe(moe) => {
                 let side = self.rows.fork.begin(self.stream)?;
-                self.mlp(Some(&side), &moe.shared, &self.target.kernels.shared_gate)?;
+                self.shared(&side, &moe.shared)?;
                 self.route(moe)?;
                 self.experts(moe)?;
                 self.rows.fork.end(self.stream)?;
                 Ok(2)
             }
         }
+    }
+
+    /// The shared expert, to the first part, on the side stream.
+    fn shared(&mut self, side: &Stream, mlp: &DeviceMlp) -> Result<(), CudaError> {
+        let (target, count) = (self.target, self.count);
+        let Some(few) = target.kernels.few(count).filter(|_| count <= GATE_ROWS) else {
+            return self.mlp(Some(side), mlp, &target.kernels.shared_gate);
+        };
+        let args = few_gate::Args {
+            x: head(side, &self.rows.normed, [count, target.dims.hidden])?,
+            w: mlp.gate_up.tensor(side)?,
+            y: head_mut(side, &mut self.rows.gated, [count, mlp.down.cols])?,
+        };
+        few.shared_gate.launch(side, Choice::Auto, args)?;
+        self.down(side, mlp)
     }
 
     /// A gated MLP, to the first part; on the side stream, if there is one.
@@ -127,8 +157,8 @@ impl Pass<'_> {
         mlp: &DeviceMlp,
         gate: &silu_mul::SiluMul,
     ) -> Result<(), CudaError> {
-        let Self { target, rows, count, products, .. } = self;
         let stream = side.unwrap_or(self.stream);
+        let Self { target, rows, count, products, .. } = self;
         let (count, hidden, width) = (*count, target.dims.hidden, mlp.down.cols);
         let x = head(stream, &rows.normed, [count, hidden])?;
         let gate_up = head_mut(stream, &mut rows.gate_up, [count, 2 * width])?;
@@ -138,8 +168,14 @@ impl Pass<'_> {
             y: head_mut(stream, &mut rows.gated, [count, width])?,
         };
         gate.launch(stream, Choice::Auto, args)?;
-        let gated = head(stream, &rows.gated, [count, width])?;
-        let out = head_mut(stream, &mut rows.parts, [count, hidden])?;
+        self.down(stream, mlp)
+    }
+
+    /// The second product of an MLP.
+    fn down(&mut self, stream: &Stream, mlp: &DeviceMlp) -> Result<(), CudaError> {
+        let Self { target, rows, count, products, .. } = self;
+        let gated = head(stream, &rows.gated, [*count, mlp.down.cols])?;
+        let out = head_mut(stream, &mut rows.parts, [*count, target.dims.hidden])?;
         Ok(products.launch(stream, gated, mlp.down.tensor(stream)?, out)?)
     }
 
@@ -191,6 +227,7 @@ impl Pass<'_> {
             parts: TensorRef::new(stream, met, [exchange.parts() * parts, count, hidden])?,
             gain: head(stream, gain, [hidden])?,
             eps: target.dims.eps,
+            early: i32::from(EARLY_ROWS.contains(&count)),
             y: head_mut(stream, &mut rows.normed, [count, hidden])?,
         };
         target.kernels.add_rms_norm.launch(stream, Choice::Auto, args)?;

@@ -160,6 +160,7 @@ impl Pass<'_> {
             parts: TensorRef::new(stream, parts, [exchange.parts(), rows, hidden])?,
             gain: head(stream, gain, [hidden])?,
             eps: dims.eps,
+            early: 0,
             y: head_mut(stream, &mut memory.normed, [rows, hidden])?,
         };
         kernels.add_rms_norm.launch(stream, Choice::Auto, args)?;

@@ -7,7 +7,8 @@ pub(super) enum Phase {
     Moe,
     /// Tree-verify attention over context and tree.
     Attention,
-    /// Products with bf16 weights, shared expert and absorbed heads included.
+    /// Products with bf16 weights, shared expert and absorbed heads included; for few rows also what shares a launch with them:
+    /// norms and rotation of queries, the merge of attention, the activation of the shared expert.
     Dense,
     /// Scores and choices of experts.
     Router,
@@ -63,6 +64,7 @@ fn of(family: &str) -> Phase {
     match family {
         "tree_mla" | "tree_mla_merge" => Phase::Attention,
         "dense" | "dense_many" | "absorb_query" | "absorb_value" => Phase::Dense,
+        "head_queries" | "head_values" | "few_gate" => Phase::Dense,
         "router" => Phase::Router,
         "rms_norm" | "add_rms_norm" => Phase::Norms,
         "lm_head" => Phase::Logits,
@@ -90,6 +92,9 @@ mod tests {
             "tree_mla",
             "tree_mla_merge",
             "absorb_value",
+            "head_queries",
+            "head_values",
+            "few_gate",
             "silu_mul",
             "router",
             "moe_group",
