@@ -1,7 +1,7 @@
 // Turns and items of tree_mla's wide tiles.
 //
-// The ring's places take an item's queries, 16 rows each, then its steps in order, so that a step of 16 keys lies where it does in
-// its page. All warps copy, two rows of each 16.
+// The ring's places take an item's queries, 16 rows each, then its steps in order, so that a step of 16 keys lies where it does
+// in its page. All warps copy, two rows of each 16.
 #pragma once
 
 #include "attn/mla_wide.cuh"
@@ -59,9 +59,10 @@ struct Ring {
   }
 };
 
-// One turn of the steps that serve all rows: the step in ring place `place` is scored, if there is `any`; the one before it is weighed, and then
-// mixed. What other warps must have done for that was done before this warp's own products, so that waits are seldom long.
-// `phase` is that of the place's barrier. FEW: a tile of up to 16 rows, which half of the warps score and the others weigh.
+// One turn of the steps that serve all rows: the step in ring place `place` is scored, if there is `any`; the one before it is
+// weighed, and then mixed. What other warps must have done for that was done before this warp's own products, so that waits are
+// seldom long. `phase` is that of the barrier of `place`. FEW: a tile of up to 16 rows, which half of the warps score and the other
+// half weigh.
 template <bool FEW, bool MIX, class U, class S, class Ask>
 __device__ __forceinline__ void trunk_turn(Wide<U, S>& rows, uint32_t place, uint32_t phase, bool any, Ask ask) {
   using Rows = Wide<U, S>;

@@ -7,8 +7,8 @@
 namespace kd {
 namespace mla {
 
-// One leaf of one stream for a tile of its rows. Four are kept: results of one leave, the next is worked on, and the one after it
-// looked up.
+// One leaf of one stream for a tile of its rows. Four are kept: one's results leave, the next is worked on, and another is looked
+// up.
 struct Work {
   Stream stream;
   int64_t part;     // the tile's first row of partial results
@@ -156,6 +156,7 @@ __device__ __forceinline__ void set_up(int turn, const int32_t* table, const int
   }
 }
 
+// The same for an item's number alone. A type of its own, since a lambda that is called twice may stay a call.
 template <class U, class S, class Take>
 struct SetUp {
   const int32_t *table, *starts, *committed;

@@ -135,10 +135,10 @@ __device__ __forceinline__ void tree_mla(const __nv_bfloat16* q, const __nv_bflo
   using namespace mla;
   ptx::grid_dependency_wait();
   ptx::grid_dependency_launch();
-  if constexpr (U::CLUSTER > 1)
-    shared_items<U, S>({pages, scratch, int(blockIdx.x) % U::CLUSTER}, q,
-                       SetUp<U, S, Dealt<U::CLUSTER>>{table, starts, committed, ancestors, scale, X, B, P, {}}, part_o, part_ml, Z);
-  else {
+  if constexpr (U::CLUSTER > 1) {
+    const SetUp<U, S, Dealt<U::CLUSTER>> next = {table, starts, committed, ancestors, scale, X, B, P, {}};
+    shared_items<U, S>({pages, scratch, int(blockIdx.x) % U::CLUSTER}, q, next, part_o, part_ml, Z);
+  } else {
     const SetUp<U, S, Taken> next = {table, starts, committed, ancestors, scale, X, B, P, {queue}};
     if constexpr (U::MT > 0)
       wide_items<U, S>({pages, scratch, q}, next, part_o, part_ml, Z);
