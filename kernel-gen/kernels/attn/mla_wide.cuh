@@ -125,8 +125,8 @@ struct Wide {
     Softmax softmax = {S::base()[row], total};
     float keep;
     bool changed;
-    const uint2 weights =
-        softmax.template weigh<ALL>(s, *S::factor(), step, serves_row(step, row), keep, changed);
+    const uint2 weights = ALL ? softmax.weigh_straight(s, *S::factor(), keep, changed)
+                              : softmax.template weigh<false>(s, *S::factor(), step, serves_row(step, row), keep, changed);
     total = softmax.total;
     if (changed && t == 0) S::base()[row] = softmax.base;
     uint32_t* to = reinterpret_cast<uint32_t*>(S::weights() + (parity * U::ROWS + row) * KEYS) + t;
@@ -134,7 +134,7 @@ struct Wide {
     to[swap] = weights.x;
     to[4 - swap] = weights.y;
     if (lane == 0) S::changed()[8 * parity + eight] = changed;
-    if (changed && t == 0) S::keep()[parity * U::ROWS + row] = keep;
+    if (t == 0) S::keep()[parity * U::ROWS + row] = keep;
   }
 
   // Whether a row's base rose, by eight rows.
