@@ -64,6 +64,19 @@ struct Softmax {
     return take<ALL>(s, served, keep);
   }
 
+  // The same for a step that serves every row, without a branch.
+  __device__ __forceinline__ uint2 weigh_straight(float (&s)[4], float factor, float& keep, bool& changed) {
+    scale<true>(s, factor, Step{});
+    float best = fmaxf(fmaxf(s[0], s[1]), fmaxf(s[2], s[3]));
+    best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 1));
+    best = fmaxf(best, __shfl_xor_sync(0xffffffffu, best, 2));
+    const bool rises = best > base + SLACK;
+    keep = rises ? ptx::exp2_fast(base - best) : 1.0f;
+    base = rises ? best : base;
+    changed = __any_sync(0xffffffffu, rises);
+    return take<true>(s, true, keep);
+  }
+
   // The weights of scores that are relative to `base` from here on.
   template <bool ALL>
   __device__ __forceinline__ uint2 take(const float (&s)[4], bool served, float keep) {

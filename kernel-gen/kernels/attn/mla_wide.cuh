@@ -15,17 +15,20 @@ struct Wide {
   static constexpr int PAIRS = U::C / 128;  // of eight columns, mixed by a warp
   using Feed = mla::Feed<U, S>;
 
+  uint32_t thread = threadIdx.x, own;
   int warp, lane, g, t, quarter, half;
-  const float* factor;  // on scores: in shared memory, since registers are scarce
+  int eight;  // of the tile's rows, which this warp weighs
   uint32_t query[TILES][Quarter<U>::STEPS][4];
   float sum[U::MT][2 * PAIRS][4];
-  Softmax softmax;  // of row 8 * warp + g
+  float total;  // of row 8 * eight + g: see Softmax, whose base lies in shared memory, since registers are scarce
+  using Part = float[TILES][2][4];
 
   // Makes the compiler work out addresses anew: it would rather keep them in memory than registers free for them.
-  __device__ __forceinline__ void renew() {
-    const uint32_t thread = ptx::opaque(threadIdx.x);  // no sign, so that division is a shift
-    warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4;
+  __device__ __forceinline__ void renew(bool few = false) {
+    own = ptx::opaque(thread);  // no sign, so that division is a shift
+    warp = own / 32, lane = own % 32, g = lane / 4, t = lane % 4;
     quarter = warp % 4, half = warp / 4;
+    eight = few ? warp ^ 4 : warp;
   }
 
   __device__ __forceinline__ static bool serves(const Step& step, int tile) {
@@ -35,39 +38,39 @@ struct Wide {
   __device__ __forceinline__ bool scores(const Step& step) const {
     return step.low < 16 * TILES * (half + 1) && step.high > 16 * TILES * half;
   }
-  // Waits for the four warps that score, and weigh, the same half of the rows.
-  __device__ __forceinline__ void sync_half() const { ptx::named_barrier<128>(1 + half); }
   __device__ __forceinline__ bool has(int k) const { return Quarter<U>::has(quarter, k); }
 
-  // The queries lie in the ring from `slot` on, a tile of 16 rows each.
-  __device__ __forceinline__ void take_queries(int slot) {
-    renew();
+  // Takes this warp's queries of tile `i` of its half, which are in the ring.
+  __device__ __forceinline__ void take_queries(int i, int slot) {
+    const uint32_t from = Feed::at(slot) + lane % 16 * U::KEY + lane / 16 * 16;
 #pragma unroll
-    for (int i = 0; i < TILES; ++i) {
-      const uint32_t from = Feed::at((slot + TILES * half + i) % U::ST) + lane % 16 * U::KEY + lane / 16 * 16;
-#pragma unroll
-      for (int k = 0; k < Quarter<U>::STEPS; ++k)
-        if (has(k)) ptx::ldmatrix4(query[i][k], from + Quarter<U>::at(quarter, k));
-    }
+    for (int k = 0; k < Quarter<U>::STEPS; ++k)
+      if (has(k)) ptx::ldmatrix4(query[i][k], from + Quarter<U>::at(quarter, k));
+  }
+  __device__ __forceinline__ void clear() {
 #pragma unroll
     for (int m = 0; m < U::MT; ++m)
 #pragma unroll
       for (int n = 0; n < 2 * PAIRS; ++n)
 #pragma unroll
         for (int c = 0; c < 4; ++c) sum[m][n][c] = 0.0f;
-    softmax.clear();
+    total = 0.0f;
+    if (own < U::ROWS) S::base()[own] = -INFINITY;
   }
 
-  // Where a lane finds four keys' scores of the eight rows that warp `eight` finishes, from quarter `from`.
-  __device__ __forceinline__ float* place(int from, int eight) const {
-    return S::scores() + (from * 2 * U::MT + eight) * 128 + lane * 4;
-  }
+  // Where a lane finds four keys' scores of the eight rows number `rows` of a half, from warp `from`.
+  __device__ __forceinline__ float* place(int rows, int from) const { return S::scores() + (rows * 8 + from) * 128 + lane * 4; }
 
-  // This warp's part of the scores over the keys in ring place `slot`, for the warps that finish them. ALL: of all rows.
-  template <bool ALL>
-  __device__ __forceinline__ void score(const Step& step, int slot) const {
+  // This warp's part of the scores over the keys in ring place `slot`.
+  template <int COUNT>
+  __device__ __forceinline__ void score(Part& part, int slot) const {
     const uint32_t from = Feed::at(slot) + (lane % 8 + lane / 16 * 8) * U::KEY + lane / 8 % 2 * 16;
-    float part[TILES][2][4] = {};
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i)
+#pragma unroll
+      for (int n = 0; n < 2; ++n)
+#pragma unroll
+        for (int c = 0; c < 4; ++c) part[i][n][c] = 0.0f;
     // Loaded two steps ahead.
     uint32_t b[3][4];
     if (has(0)) ptx::ldmatrix4(b[0], from + Quarter<U>::at(quarter, 0));
@@ -79,48 +82,71 @@ struct Wide {
 #pragma unroll
       for (int n = 0; n < 2; ++n)
 #pragma unroll
-        for (int i = 0; i < TILES; ++i)
+        for (int i = 0; i < COUNT; ++i)
           ptx::mma_16816_bf16(part[i][n], query[i][k][0], query[i][k][1], query[i][k][2], query[i][k][3], b[k % 3][2 * n],
                               b[k % 3][2 * n + 1]);
     }
+  }
+  // To the warps that finish them. ALL: of all rows.
+  template <bool ALL, int COUNT>
+  __device__ __forceinline__ void put(const Part& part, const Step& step) const {
 #pragma unroll
-    for (int i = 0; i < TILES; ++i)
+    for (int i = 0; i < COUNT; ++i)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const int eight = 2 * (TILES * half + i) + r;
-        if (ALL || serves_row(step, 8 * eight + g))
-          *reinterpret_cast<float4*>(place(quarter, eight)) =
+        const int rows = 2 * i + r;
+        if (ALL || serves_row(step, 8 * (2 * TILES * half + rows) + g))
+          *reinterpret_cast<float4*>(S::scores() + rows * 1024 + own * 4) =
               float4{part[i][0][2 * r], part[i][0][2 * r + 1], part[i][1][2 * r], part[i][1][2 * r + 1]};
       }
   }
 
-  // Scores of eight rows to weights; weights of two steps are kept, by `parity`.
-  template <bool ALL>
-  __device__ __forceinline__ void weigh(const Step& step, int parity) {
+  // Barriers: a half's scores are there; all warps have weighed a step, and so mixed the one before it.
+  __device__ __forceinline__ static uint64_t* scored(int half) { return S::ready() + half; }
+  __device__ __forceinline__ static uint64_t* weighed() { return S::ready() + 2; }
+  __device__ __forceinline__ void tell(uint64_t* barrier) const {
+    __syncwarp();
+    if (lane == 0) ptx::barrier_arrive(barrier);
+  }
+  // Scores of the eight rows that this warp weighs.
+  __device__ __forceinline__ void take_scores(float (&s)[4]) const {
     float4 part[4];
 #pragma unroll
-    for (int from = 0; from < 4; ++from) part[from] = *reinterpret_cast<const float4*>(place(from, warp));
-    float s[4] = {((part[0].x + part[1].x) + part[2].x) + part[3].x, ((part[0].y + part[1].y) + part[2].y) + part[3].y,
-                  ((part[0].z + part[1].z) + part[2].z) + part[3].z, ((part[0].w + part[1].w) + part[2].w) + part[3].w};
-    const int row = 8 * warp + g;
+    for (int from = 0; from < 4; ++from) part[from] = *reinterpret_cast<const float4*>(place(eight % 4, eight / 4 * 4 + from));
+    s[0] = ((part[0].x + part[1].x) + part[2].x) + part[3].x, s[1] = ((part[0].y + part[1].y) + part[2].y) + part[3].y;
+    s[2] = ((part[0].z + part[1].z) + part[2].z) + part[3].z, s[3] = ((part[0].w + part[1].w) + part[2].w) + part[3].w;
+  }
+  // Scores to weights; weights of two steps are kept, by `parity`.
+  template <bool ALL>
+  __device__ __forceinline__ void weigh(const Step& step, int parity) {
+    float s[4];
+    take_scores(s);
+    const int row = 8 * eight + g;
+    Softmax softmax = {S::base()[row], total};
     float keep;
     bool changed;
-    const uint2 weights =
-        softmax.template weigh<ALL>(s, *factor, step, serves_row(step, row), keep, changed);
+    const uint2 weights = ALL ? softmax.weigh_straight(s, *S::factor(), keep, changed)
+                              : softmax.template weigh<false>(s, *S::factor(), step, serves_row(step, row), keep, changed);
+    total = softmax.total;
+    if (changed && t == 0) S::base()[row] = softmax.base;
     uint32_t* to = reinterpret_cast<uint32_t*>(S::weights() + (parity * U::ROWS + row) * KEYS) + t;
     const int swap = g / 4 * 4;
     to[swap] = weights.x;
     to[4 - swap] = weights.y;
-    if (lane == 0) S::changed()[8 * parity + warp] = changed;
-    if (changed && t == 0) S::keep()[parity * U::ROWS + row] = keep;
+    if (lane == 0) S::changed()[8 * parity + eight] = changed;
+    if (t == 0) S::keep()[parity * U::ROWS + row] = keep;
   }
 
+  // Whether a row's base rose, by eight rows.
+  __device__ __forceinline__ uint2 rises(int parity) const {
+    return *reinterpret_cast<const uint2*>(S::changed() + 8 * parity);
+  }
   // Scales the sums where a row's base rose.
-  __device__ __forceinline__ void scale(int parity) {
-    const uint2 flags = *reinterpret_cast<const uint2*>(S::changed() + 8 * parity);
+  template <int COUNT>
+  __device__ __forceinline__ void scale(int parity, const uint2& flags) {
     if ((flags.x | flags.y) == 0) return;
 #pragma unroll
-    for (int m = 0; m < U::MT; ++m) {
+    for (int m = 0; m < COUNT; ++m) {
       const uint8_t* changed = S::changed() + 8 * parity + 2 * m;
       const float* keep = S::keep() + parity * U::ROWS + 16 * m + g;
 #pragma unroll
@@ -139,18 +165,19 @@ struct Wide {
                           (lane / 16 ^ row / 4 % 2) * 16);
   }
 
-  // Weights times the latents in ring place `slot`. ALL: for all rows, whose sums are scaled first.
-  template <bool ALL>
-  __device__ __forceinline__ void mix(const Step& step, int slot, int parity) {
+  // Weights times the latents in ring place `slot`. ALL: for all rows, whose sums are scaled first,
+  // by `flags`.
+  template <bool ALL, int COUNT>
+  __device__ __forceinline__ void mix(const Step& step, int slot, int parity, const uint2& flags) {
     const uint32_t latents = Feed::at(slot) + lane % 16 * U::KEY + lane / 16 * 16 + warp * (U::C / 4);
     uint32_t values[PAIRS][4], a[2][4];
     take_weights(0, parity, a[0]);
 #pragma unroll
     for (int n = 0; n < PAIRS; ++n) ptx::ldmatrix4_transposed(values[n], latents + 32 * n);
-    if (ALL) scale(parity);
+    if (ALL) scale<COUNT>(parity, flags);
 #pragma unroll
-    for (int m = 0; m < U::MT; ++m) {
-      if (m + 1 < U::MT) take_weights(m + 1, parity, a[(m + 1) % 2]);
+    for (int m = 0; m < COUNT; ++m) {
+      if (m + 1 < COUNT) take_weights(m + 1, parity, a[(m + 1) % 2]);
       if (!ALL && !serves(step, m)) continue;
       uint32_t(&w)[4] = a[m % 2];
       if (!ALL && !serves_row(step, 16 * m + g)) w[0] = w[2] = 0;
@@ -163,26 +190,37 @@ struct Wide {
     }
   }
 
+  // So few rows that the first half of the warps scores them, the other weighs.
+  __device__ __forceinline__ static bool few(const Work& work) { return work.rows <= KEYS; }
+
   // Partial results: the mix that is not yet divided, the score (times log2 e) that weights are relative to, and their sum.
   __device__ __forceinline__ void store(const Work& work, float* part_o, float* part_ml, int Z) {
-    renew();
+    renew(few(work));
     const int64_t first = work.part, room = Z - first;
     const int rows = work.rows;
-    const float total = softmax.all();
-    const int own = 8 * warp + g;
-    if (t == 0 && own < rows && own < room)
-      *reinterpret_cast<float2*>(part_ml + (first + own) * 2) = float2{softmax.base, total};
+    const int weighed = 8 * eight + g;
+    const Softmax softmax = {S::base()[weighed], total};
+    const float all = softmax.all();
+    if (t == 0 && weighed < rows && weighed < room)
+      *reinterpret_cast<float2*>(part_ml + (first + weighed) * 2) = float2{softmax.base, all};
     float* to = part_o + (first + g) * U::C + warp * (U::C / 8) + 2 * t;
 #pragma unroll
     for (int m = 0; m < U::MT; ++m)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         const int row = 16 * m + 8 * r + g;
-        if (row >= rows || row >= room) continue;
 #pragma unroll
-        for (int n = 0; n < 2 * PAIRS; ++n)
-          *reinterpret_cast<float2*>(to + (16 * m + 8 * r) * U::C + 8 * n) =
-              float2{sum[m][n][2 * r], sum[m][n][2 * r + 1]};
+        for (int n = 0; n < 2 * PAIRS; n += 2) {
+          // Even lanes get four columns of tile n, odd ones of the next.
+          const bool odd = t % 2 != 0;
+          float *even = sum[m][n] + 2 * r, *next = sum[m][n + 1] + 2 * r;
+          const float2 give = odd ? float2{even[0], even[1]} : float2{next[0], next[1]};
+          const float2 keep = odd ? float2{next[0], next[1]} : float2{even[0], even[1]};
+          const float2 got = {__shfl_xor_sync(0xffffffffu, give.x, 1), __shfl_xor_sync(0xffffffffu, give.y, 1)};
+          if (row >= rows || row >= room) continue;
+          *reinterpret_cast<float4*>(to + (16 * m + 8 * r) * U::C + 8 * n + (odd ? 6 : 0)) =
+              odd ? float4{got.x, got.y, keep.x, keep.y} : float4{keep.x, keep.y, got.x, got.y};
+        }
       }
   }
 };

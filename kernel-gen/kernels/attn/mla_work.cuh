@@ -7,7 +7,8 @@
 namespace kd {
 namespace mla {
 
-// One leaf of one stream for a tile of its rows. Two are kept: one is worked on while the next is looked up.
+// One leaf of one stream for a tile of its rows. Four are kept: one's results leave, the next is worked on, and another is looked
+// up.
 struct Work {
   Stream stream;
   int64_t part;     // the tile's first row of partial results
@@ -16,6 +17,7 @@ struct Work {
   int start, end;   // the leaf in tokens
   int trunk;        // steps that serve all rows
   int node, count;  // nodes that the tile has rows of
+  int entry;        // wide tiles: number of the ring's entry that the first step is
   int tail, limit;  // first step of keys that are gathered by node, and the leaf's end, both in steps from position 0
   float factor;     // on scores, with log2 e; NaN if the page table is not of this cache
 };
@@ -28,8 +30,8 @@ struct alignas(16) Step {
 
 template <class S>
 __device__ __forceinline__ Work& work_of(int turn) {
-  static_assert(2 * sizeof(Work) <= S::WORK_COUNT * sizeof(int32_t), "work");
-  return reinterpret_cast<Work*>(S::work())[turn & 1];
+  static_assert(4 * sizeof(Work) <= S::WORK_COUNT * sizeof(int32_t), "work");
+  return reinterpret_cast<Work*>(S::work())[turn & 3];
 }
 
 // What the ring's entry of this number serves, if it is gathered. The latest sixteen are kept.
@@ -41,11 +43,11 @@ __device__ __forceinline__ Step& gathered_step(int number) {
 
 template <class U, class S>
 __device__ __forceinline__ uint64_t* paths_of(int turn) {
-  return S::paths() + (turn & 1) * 2 * U::NODES;
+  return S::paths() + (turn & 3) * 2 * U::NODES;
 }
 template <class S>
 __device__ __forceinline__ int32_t* pages_of(int turn) {
-  return S::page() + (turn & 1) * (MOST / PAGE);
+  return S::page() + (turn & 3) * (MOST / PAGE);
 }
 
 // Steps of its own that a node `depth` below the root has in this leaf.
@@ -140,6 +142,12 @@ __device__ __forceinline__ void set_up(int turn, const int32_t* table, const int
     pages_of<S>(turn)[lane] = there ? page : 0;
     if (lane == 0) {
       work.steps = work.trunk + steps;
+      if constexpr (U::MT > 0) {
+        // After the queries, each item from the ring's first place on.
+        const Work& before = work_of<S>(turn - 1);
+        work.entry = U::MT;
+        if (turn > 0) work.entry += before.entry + (before.steps + U::ST - 1) / U::ST * U::ST;
+      }
       // From shared memory: else the product waits in a register for the items to come.
       work.factor = all ? work.factor * 1.44269504088896f : __int_as_float(0x7fffffff);
     }
@@ -147,6 +155,20 @@ __device__ __forceinline__ void set_up(int turn, const int32_t* table, const int
     if (work.trunk + steps > 0) return;
   }
 }
+
+// The same for an item's number alone. A type of its own, since a lambda that is called twice may stay a call.
+template <class U, class S, class Take>
+struct SetUp {
+  const int32_t *table, *starts, *committed;
+  const uint64_t* ancestors;
+  float scale;
+  int X, B, P;
+  Take take;
+
+  __device__ __forceinline__ void operator()(int turn) {
+    set_up<U, S>(turn, table, starts, committed, ancestors, scale, take, X, B, P);
+  }
+};
 
 // Step `number` of those that are gathered: whose it is, and where this lane's row of it lies: among the pages' rows, or the
 // complement of a row of scratch.
@@ -201,13 +223,18 @@ struct Feed {
   // Makes the barriers of the slots, by one thread.
   __device__ __forceinline__ static void prepare() {
     for (int slot = 0; slot < U::ST; ++slot) ptx::barrier_init(S::arrived() + slot, U::BLOCK / 32);
+    if constexpr (U::MT > 0) {
+      ptx::barrier_init(S::ready(), 4), ptx::barrier_init(S::ready() + 1, 4);
+      ptx::barrier_init(S::ready() + 2, 8);
+    }
     ptx::barriers_ready();
   }
 
   // Two rows, `even` and `odd`, to rows 2 * warp and the next of a slot.
-  __device__ __forceinline__ static void copy(const __nv_bfloat16* even, const __nv_bfloat16* odd, int slot) {
+  __device__ __forceinline__ static void copy(const __nv_bfloat16* even, const __nv_bfloat16* odd, int slot,
+                                              int warp = threadIdx.x / 32) {
     if (!ptx::elect_one()) return;
-    uint8_t* to = S::ring() + (slot * KEYS + int(threadIdx.x) / 32 * 2) * U::KEY;
+    uint8_t* to = S::ring() + (slot * KEYS + warp * 2) * U::KEY;
     ptx::barrier_arrive_expect(S::arrived() + slot, 4 * U::W);
     ptx::bulk_load(to, even, 2 * U::W, S::arrived() + slot);
     ptx::bulk_load(to + U::KEY, odd, 2 * U::W, S::arrived() + slot);

@@ -11,7 +11,7 @@
 
 #include "attn/mla_cluster.cuh"
 #include "attn/mla_narrow.cuh"
-#include "attn/mla_wide.cuh"
+#include "attn/mla_wide_items.cuh"
 #include "ptx/pdl.cuh"
 
 namespace kd {
@@ -57,96 +57,9 @@ __device__ __forceinline__ void attend(Feed<U, S>& feed, Narrow<U, S>& rows, con
   }
 }
 
-// The steps of a wide tile that serve all rows. One is scored and weighed while the one before it is mixed, half of the warps
-// in either order: each half has scores of its own rows, so that one half's products run while the other takes exponents.
-template <class U, class S>
-__device__ __forceinline__ void trunk_turns(Feed<U, S>& feed, Wide<U, S>& rows, const Work& work, int turn, int first) {
-  constexpr int AHEAD = U::ST - 1;  // of what is weighed is what is requested
-  const int trunk = work.trunk;
-#pragma unroll 1
-  for (int now = 0; now <= trunk; ++now) {
-    if (now == 1 && feed.turn == turn && feed.count == first + now + AHEAD && now + AHEAD < trunk) {
-      // While what is requested serves all rows, too.
-      const __nv_bfloat16* from = feed.trunk_rows(turn, now + AHEAD);
-#pragma unroll 1
-      for (; now + AHEAD < trunk; ++now) {
-        rows.renew();
-        const int slot = uint32_t(first + now) % U::ST, before = uint32_t(slot + U::ST - 1) % U::ST;
-        feed.wait(first + now);
-        if (rows.half == 1) rows.template mix<true>(Step{}, before, (now - 1) & 1);
-        rows.template score<true>(Step{}, slot);
-        rows.sync_half();
-        rows.template weigh<true>(Step{}, now & 1);
-        if (rows.half == 0) rows.template mix<true>(Step{}, before, (now - 1) & 1);
-        __syncthreads();
-        if (uint32_t(now + AHEAD) % (PAGE / KEYS) == 0) from = feed.trunk_rows(turn, now + AHEAD);
-        feed.copy(from, from + U::W, before);
-        from += KEYS * U::W;
-      }
-      feed.passed(now - 1);
-    }
-    rows.renew();
-    if (now < trunk) {
-      feed.wait(first + now);
-      rows.template score<true>(Step{}, uint32_t(first + now) % U::ST);
-      rows.sync_half();
-      rows.template weigh<true>(Step{}, now & 1);
-    }
-    if (now > 0) rows.template mix<true>(Step{}, uint32_t(first + now - 1) % U::ST, (now - 1) & 1);
-    __syncthreads();
-    feed.fill(first + now, turn + 1);
-  }
-}
-
-// The nodes' own steps, from number `now` on: as many at once as the ring holds and serve different rows.
-template <class U, class S>
-__device__ __forceinline__ void own_turns(Feed<U, S>& feed, Wide<U, S>& rows, const Work& work, int turn, int first, int now) {
-  const auto step = [=](int number) -> const Step& { return gathered_step<S>(first + number); };
-#pragma unroll 1
-  while (now < work.steps) {
-    __syncthreads();
-    rows.renew();
-    int end = now + 1;
-    while (end < work.steps && end < now + U::ST && step(end).round == step(now).round) ++end;
-    Step mine = {0, 0, 0, 0};
-#pragma unroll 1
-    for (int i = now; i < end; ++i) {
-      feed.wait(first + i);
-      if (rows.scores(step(i))) rows.template score<false>(step(i), uint32_t(first + i) % U::ST);
-      if (rows.serves_row(step(i), 8 * rows.warp + rows.g)) mine = step(i);
-    }
-    rows.sync_half();
-    rows.template weigh<false>(mine, 0);
-    __syncthreads();
-    rows.scale(0);
-#pragma unroll 1
-    for (int i = now; i < end; ++i) rows.template mix<false>(step(i), uint32_t(first + i) % U::ST, 0);
-    __syncthreads();
-    now = end;
-    feed.fill(first + now, turn + 1);
-  }
-}
-
-template <class U, class S>
-__device__ __forceinline__ void attend(Feed<U, S>& feed, Wide<U, S>& rows, const Work& work, int turn, int first) {
-  static_assert((U::ST & (U::ST - 1)) == 0, "slots by number");
-  __syncthreads();
-  if (work.trunk > 0) trunk_turns(feed, rows, work, turn, first);
-  own_turns(feed, rows, work, turn, first, work.trunk);
-}
-
-template <class U, class S, bool = (U::NT > 0)>
-struct Tile {
-  using Rows = Wide<U, S>;
-};
-template <class U, class S>
-struct Tile<U, S, true> {
-  using Rows = Narrow<U, S>;
-};
-
-// The items of a CTA.
+// The items of a CTA of narrow tiles.
 template <class U, class S, class Next>
-__device__ __forceinline__ void own_items(Feed<U, S> feed, Next set_up, float* part_o, float* part_ml, int Z) {
+__device__ __forceinline__ void narrow_items(Feed<U, S> feed, Next set_up, float* part_o, float* part_ml, int Z) {
   const int warp = threadIdx.x / 32;
   if (threadIdx.x == 0) Feed<U, S>::prepare();
   if (warp == 7) set_up(0);
@@ -155,7 +68,7 @@ __device__ __forceinline__ void own_items(Feed<U, S> feed, Next set_up, float* p
     __syncthreads();
     const Work& work = work_of<S>(turn);
     if (work.steps < 0) break;
-    typename Tile<U, S>::Rows rows;
+    Narrow<U, S> rows;
     rows.factor = &work.factor;
     feed.fill(used, turn);
     for (int i = 0; i < feed.TILES; ++i) feed.wait(used + i);
@@ -222,15 +135,16 @@ __device__ __forceinline__ void tree_mla(const __nv_bfloat16* q, const __nv_bflo
   using namespace mla;
   ptx::grid_dependency_wait();
   ptx::grid_dependency_launch();
-  const auto run = [&](auto take, auto items) {
-    items([&](int turn) { set_up<U, S>(turn, table, starts, committed, ancestors, scale, take, X, B, P); });
-  };
-  if constexpr (U::CLUSTER == 1)
-    run(Taken{queue}, [&](auto next) { own_items<U, S>({pages, scratch, q}, next, part_o, part_ml, Z); });
-  else
-    run(Dealt<U::CLUSTER>{}, [&](auto next) {
-      shared_items<U, S>({pages, scratch, int(blockIdx.x) % U::CLUSTER}, q, next, part_o, part_ml, Z);
-    });
+  if constexpr (U::CLUSTER > 1) {
+    const SetUp<U, S, Dealt<U::CLUSTER>> next = {table, starts, committed, ancestors, scale, X, B, P, {}};
+    shared_items<U, S>({pages, scratch, int(blockIdx.x) % U::CLUSTER}, q, next, part_o, part_ml, Z);
+  } else {
+    const SetUp<U, S, Taken> next = {table, starts, committed, ancestors, scale, X, B, P, {queue}};
+    if constexpr (U::MT > 0)
+      wide_items<U, S>({pages, scratch, q}, next, part_o, part_ml, Z);
+    else
+      narrow_items<U, S>({pages, scratch, q}, next, part_o, part_ml, Z);
+  }
 }
 
 }  // namespace kd

@@ -18,7 +18,7 @@ family! { tree_mla, template "attn/tree_mla.cuh";
   require { C % 128 == 0, 512 % C == 0, R % 16 == 0, BASE <= 2048, SHORT % BASE == 0, NODES <= 32 }
   smem    { ring: u8[ST * 16 * KEY], scores: f32[1024 * MT + 1280 * NT * min(2, CLUSTER)],
             weights: u16[512 * MT + 256 * NT], keep: f32[max(64, 2 * ROWS)], changed: u8[16], step: i32[64],
-            work: i32[48], page: i32[64], paths: u64[4 * NODES], arrived: u64[ST] }
+            work: i32[96], page: i32[128], paths: u64[8 * NODES], arrived: u64[ST], ready: u64[3], factor: f32[1], base: f32[16 * max(1, MT)] }
   args    { q: bf16[T, H, C + R], pages: bf16[X, 64, C + R], table: i32[B, P], starts: i32[B + 1], committed: i32[B],
             ancestors: u64[T, 2], scratch: bf16[T, C + R], scale: f32, queue: mut i32[1], part_o: mut f32[Z, C],
             part_ml: mut f32[Z, 2] }

@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "tree_mla",
-    contract: "715449d3eadcedd1",
+    contract: "028315fef6229c29",
     variants: &["c8", "m64", "n8", "n16"],
     cooperative: false,
     pdl: true,
