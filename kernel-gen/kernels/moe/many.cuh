@@ -60,6 +60,7 @@ struct Supply {
   __device__ __forceinline__ void enter(int turn) {
     const int index = order.index(turn), lane = threadIdx.x % 32;
     const Slab slab = order.slab(index);
+    __syncwarp();  // the table may have been read by this warp
     if (lane == 0) *item(turn) = make_int4(slab.first, slab.rows, order.step(index), slab.expert);
 #pragma unroll
     for (int i = 0; i < U::SLAB; i += 32)
