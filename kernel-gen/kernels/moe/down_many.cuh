@@ -12,11 +12,12 @@ __device__ __forceinline__ void moe_down_many(Int4G32 w, const __nv_bfloat16* h,
   ptx::grid_dependency_wait();
   ptx::grid_dependency_launch();
   constexpr int STEPS = moe::Many<U>::STEPS;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   const moe::SlabOrder<STEPS> order{slabs, moe::share_of_cta(), ptx::load4(plan) * STEPS};
   moe::many_products<U, S>(
       w.blocks, order, h, starts, [](int place) { return place; },
       [&](const moe::Turn& turn, int j, const float(&sum)[4][4]) {
+        // As in Supply::bring.
+        const int thread = ptx::opaque(int(threadIdx.x)), warp = thread / 32, g = thread % 32 / 4, t = thread % 4;
         const int valid = turn.rows - (8 * j + 2 * t);
         float* to = parts + int64_t(turn.first + 8 * j + 2 * t) * U::H + (turn.step * U::WARPS + warp) * 64 + g;
 #pragma unroll

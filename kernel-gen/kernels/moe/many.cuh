@@ -80,7 +80,9 @@ struct Supply {
 
   // Stage `n` of all, if there is one.
   __device__ __forceinline__ void bring(int n) {
-    const int turn = n / M::K_STAGES, stage = n % M::K_STAGES, lane = threadIdx.x % 32, slot = n % U::STAGES;
+    const int turn = n / M::K_STAGES, stage = n % M::K_STAGES, slot = n % U::STAGES;
+    // Addresses that depend on it are made here: kept over the products, they would not fit into registers.
+    const int lane = ptx::opaque(int(threadIdx.x % 32));
     if (order.index(turn) >= order.total) return;
     if (n >= U::STAGES) wait_for_release(n - U::STAGES);
     if (stage == 0) enter(turn);
@@ -181,11 +183,10 @@ __device__ __forceinline__ void many_product(Supplies& supply, int& n, Store sto
   using M = Many<U>;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   float4* totals = reinterpret_cast<float4*>(S::totals()) + warp * (U::SLAB / 8 * M::M_TILES * 32) + lane;
-#pragma unroll 1
-  for (int segment = 0; segment < U::SEGS; ++segment) {
+  // Where it is follows from the number of the stage: a count of segments kept over the products would not fit into registers.
+  do {
     float sum[M::M_TILES][NT][4] = {};
-#pragma unroll 1
-    for (int stage = 0; stage < M::A_SEGMENT; ++stage) {
+    do {
       const int slot = n % U::STAGES;
       Supplies::wait_for_arrival(n);
       many_stage<U, NT>(S::ring() + slot * M::WEIGHT_BYTES + warp * (M::UNITS * BLOCK_BYTES), S::tokens() + slot * M::TOKEN_BYTES,
@@ -195,7 +196,8 @@ __device__ __forceinline__ void many_product(Supplies& supply, int& n, Store sto
       __syncwarp();
       if (lane == 0) ptx::barrier_arrive(S::vacant() + slot);
       ++n;
-    }
+    } while (n % M::A_SEGMENT != 0);
+    const int segment = (n / M::A_SEGMENT - 1) % U::SEGS;
 #pragma unroll
     for (int j = 0; j < NT; ++j) {
       float own[M::M_TILES][4];
@@ -209,7 +211,7 @@ __device__ __forceinline__ void many_product(Supplies& supply, int& n, Store sto
       }
       if (segment + 1 == U::SEGS) store(j, own);
     }
-  }
+  } while (n % M::K_STAGES != 0);
 }
 
 // All items of the calling CTA. `row(place)` is the row of values of a place in the list of rows; `store(turn, j, sums)` takes the
