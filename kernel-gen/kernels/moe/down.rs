@@ -2,8 +2,7 @@
 family! { moe_down, template "moe/down.cuh";
   dims    { H = hidden, I = expert_width / tp }
   variant narrow { WIDE = 0, SLAB = 8, MIN_CTAS = 2, SHARE_TOTALS = 0 } prefer R <= 1024
-  variant wide { WIDE = 1, SLAB = 16, MIN_CTAS = 2, SHARE_TOTALS = 1 } when H % 256 == 0 prefer R <= 5120
-  variant tall { WIDE = 1, SLAB = 40, MIN_CTAS = 1, SHARE_TOTALS = 0 } when H % 256 == 0
+  variant wide { WIDE = 1, SLAB = 16, MIN_CTAS = 2, SHARE_TOTALS = 1 } when H % 256 == 0
   const   { RAW_ROWS = 0, K = I, UNITS = H / 32, WARPS = 8, SEGS = 1 + min(1, K / 1024) + 2 * min(1, K / 2048) + 4 * min(1, K / 4096), SEG = K / SEGS,
             BLOCKS = SEG / 64, PER_STAGE = 2 - BLOCKS % 2, STAGES = 3, EARLY = 1 }
   require { K % (64 * SEGS) == 0, WARPS % SEGS == 0, BLOCKS % PER_STAGE == 0, H % 32 == 0, SLAB % 8 == 0 }

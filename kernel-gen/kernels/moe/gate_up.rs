@@ -4,8 +4,7 @@
 family! { moe_gate_up, template "moe/gate_up.cuh";
   dims    { H = hidden, I = expert_width / tp }
   variant narrow { WIDE = 0, SLAB = 8, MIN_CTAS = 2, SHARE_TOTALS = 0 } prefer M <= 128
-  variant wide { WIDE = 1, SLAB = 16, MIN_CTAS = 2, SHARE_TOTALS = 1 } when I % 128 == 0 prefer M <= 640
-  variant tall { WIDE = 1, SLAB = 40, MIN_CTAS = 1, SHARE_TOTALS = 0 } when I % 128 == 0
+  variant wide { WIDE = 1, SLAB = 16, MIN_CTAS = 2, SHARE_TOTALS = 1 } when I % 128 == 0
   const   { RAW_ROWS = 0, K = H, UNITS = I / 16, WARPS = 8, SEGS = 1 + min(1, K / 1024) + 2 * min(1, K / 2048) + 4 * min(1, K / 4096), SEG = K / SEGS,
             BLOCKS = SEG / 64, PER_STAGE = 2 - BLOCKS % 2, STAGES = 3, EARLY = 1 }
   require { K % (64 * SEGS) == 0, WARPS % SEGS == 0, BLOCKS % PER_STAGE == 0, I % 16 == 0, SLAB % 8 == 0 }

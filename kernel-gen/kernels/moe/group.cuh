@@ -7,7 +7,8 @@
 #include "kd/int4.cuh"
 #include "kd/vec.cuh"
 #include "moe/choice.cuh"
-#include "moe/stream.cuh"
+#include "moe/many.cuh"
+#include "moe/slabs.cuh"
 #include "ptx/pdl.cuh"
 
 namespace kd {
@@ -38,18 +39,58 @@ __device__ __forceinline__ uint64_t sum_before(uint64_t value, uint64_t& total) 
   return sum - value + (warp > 0 ? before : 0);
 }
 
-// Rows of x as the tensor core takes them beside raw codes (kd/int4.cuh).
+// Rows of x as the tensor core takes them beside raw codes (kd/int4.cuh), and where the sums of their groups start. Four lanes have
+// a group, so a warp's values are the operand of eight tokens' groups as they lie.
 template <class U>
-__device__ __forceinline__ void lift(const __nv_bfloat16* x, __nv_bfloat16* lifted, int64_t vec, int M) {
+__device__ __forceinline__ void lift(const __nv_bfloat16* x, __nv_bfloat16* lifted, float* starts, int64_t vec, int M) {
+  const uint4 bias = start_bias();
+  const int64_t vecs = int64_t(M) * (U::H / 8);
+  // All on their way before the first is used.
+  Bf16x8 from[U::LIFTS];
+#pragma unroll
+  for (int part = 0; part < U::LIFTS; ++part) from[part] = load8(x, vec + part * U::THREADS < vecs ? vec + part * U::THREADS : 0);
 #pragma unroll
   for (int part = 0; part < U::LIFTS; ++part, vec += U::THREADS) {
-    if (vec >= int64_t(M) * (U::H / 8)) return;
+    const bool live = vec < vecs;
     float value[8];
-    widen8(load8(x, vec), value);
+    widen8(from[part], value);
 #pragma unroll
     for (int i = 0; i < 8; ++i) value[i] *= int4_lift(i);
-    store8(lifted, vec, narrow8(value));
+    const Tokens<1> group{{narrow8(value)}};
+    if (live) store8(lifted, vec, group.tile[0]);
+    float start[1][4];
+    start_of<1>(group, bias, start);
+    // Lane t of the first four has the starts of groups 2t and 2t + 1 of the warp's eight.
+    const int lane = threadIdx.x % 32;
+    const int64_t first = (vec - lane) / 4 + 2 * lane;
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      if (lane < 4 && first + i < int64_t(M) * (U::H / 32)) starts[first + i] = start[0][i];
   }
+}
+
+// Lists slabs of at most SLAB rows of the experts, one a thread, as moe/slabs.cuh has them: those with larger slabs first.
+template <class U, class S>
+__device__ __forceinline__ void list_slabs(int rows, int expert, int first, int32_t* plan, int32_t* slabs) {
+  constexpr int MOST = U::MANY / 8, BITS = 12;
+  static_assert(BITS * (MOST - 1) <= 64, "all sizes but the largest in one sum");
+  const Split split(rows, MOST);
+  const bool full = split.largest == MOST;
+  uint64_t all, all_full;
+  const uint64_t own = full || rows == 0 ? 0 : uint64_t(split.slabs) << (BITS * (MOST - 1 - split.largest));
+  const uint64_t before = sum_before<U, S>(own, all);
+  const uint64_t before_full = sum_before<U, S>(full ? split.slabs : 0, all_full);
+  int total = int(all_full), at = int(before_full);
+#pragma unroll
+  for (int i = 0; i < MOST - 1; ++i) {
+    if (!full && split.largest == MOST - 1 - i) at = total + int(before >> (BITS * i) & ((1 << BITS) - 1));
+    total += int(all >> (BITS * i) & ((1 << BITS) - 1));
+  }
+  for (int i = 0; i < split.slabs; ++i) {
+    const int from = 8 * split.before(i), to = ::min(8 * split.before(i + 1), rows);
+    *reinterpret_cast<int4*>(slabs + 4 * (at + i)) = make_int4(expert, first + from, to - from, 0);
+  }
+  if (threadIdx.x == 0) plan[0] = total, plan[1] = 0;
 }
 
 // Lists the rows of `expert`, places `next` to `end`, by looking at all choices: one warp.
@@ -77,12 +118,12 @@ __device__ __forceinline__ void list_few(const int32_t* ids, int count, int firs
 template <class U, class S>
 __device__ __forceinline__ void moe_group(const __nv_bfloat16* x, const int32_t* ids, int32_t first_expert, int32_t slab,
                                           int32_t* plan, int32_t* entries, int32_t* rows, int32_t* places,
-                                          __nv_bfloat16* lifted, int M) {
+                                          __nv_bfloat16* lifted, float* starts, int M, int L) {
   ptx::grid_dependency_wait();
   ptx::grid_dependency_launch();
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, count = M * U::T;
   const int list = int(blockIdx.x);
-  if (list >= U::LISTS) return moe::lift<U>(x, lifted, int64_t(list - U::LISTS) * (U::LIFTS * U::THREADS) + thread, M);
+  if (list >= U::LISTS) return moe::lift<U>(x, lifted, starts, int64_t(list - U::LISTS) * (U::LIFTS * U::THREADS) + thread, M);
   for (int e = thread; e < U::E; e += U::THREADS) S::counts()[e] = 0;
   __syncthreads();
   for (int i = thread; i < count; i += U::THREADS) {
@@ -101,7 +142,9 @@ __device__ __forceinline__ void moe_group(const __nv_bfloat16* x, const int32_t*
       moe::sum_before<U, S>(uint64_t(own) | cost << 20 | uint64_t(own > 0) << 48, all);
   const int first = int(before & 0xfffff), index = int(before >> 48);
   if (thread < U::E) S::firsts()[thread] = first;
-  if (list == 0) {
+  if (list == 0 && slab == U::MANY) {
+    moe::list_slabs<U, S>(own, thread, first, plan, entries);
+  } else if (list == 0) {
     if (own > 0)
       *reinterpret_cast<int4*>(entries + 4 * index) = make_int4(thread, first, own, int(before >> 20 & 0xfffffff));
     if (thread == 0) plan[0] = int(all >> 48), plan[1] = int(all >> 20 & 0xfffffff);

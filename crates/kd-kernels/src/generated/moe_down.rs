@@ -6,8 +6,8 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "moe_down",
-    contract: "329409bf6c95da6f",
-    variants: &["narrow", "wide", "tall"],
+    contract: "b95a1dde58f401ea",
+    variants: &["narrow", "wide"],
     cooperative: false,
     pdl: true,
 };
@@ -105,7 +105,6 @@ fn preferred(variant: &str, _: Dims, _e: i64, r: i64) -> Option<bool> {
     Some(
         match variant {
             "narrow" => r <= 1024,
-            "wide" => r <= 5120,
             _ => true,
         },
     )

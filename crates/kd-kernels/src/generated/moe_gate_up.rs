@@ -6,8 +6,8 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "moe_gate_up",
-    contract: "d675a2de64422b52",
-    variants: &["narrow", "wide", "tall"],
+    contract: "8c05d032a5f59973",
+    variants: &["narrow", "wide"],
     cooperative: false,
     pdl: true,
 };
@@ -110,7 +110,6 @@ fn preferred(variant: &str, _: Dims, _e: i64, m: i64, _r: i64) -> Option<bool> {
     Some(
         match variant {
             "narrow" => m <= 128,
-            "wide" => m <= 640,
             _ => true,
         },
     )

@@ -1,9 +1,13 @@
 //! The launches of one layer.
 
 use half::bf16;
-use kd_kernels::families::{moe_combine, moe_down, moe_few, moe_gate_up, moe_group};
+use kd_kernels::families::{
+    moe_combine, moe_down, moe_down_many, moe_few, moe_gate_up, moe_gate_up_many, moe_group,
+};
 use kd_kernels::{Choice, Int4Ref, Kernels, Stream, TensorMut, TensorRef, Units};
+use kd_tensor::int4::GROUP;
 
+use super::scratch::MANY_SLAB;
 use super::{DeviceExperts, GpuError, MOST_ROWS, Scratch, Shape};
 
 /// Most rows of [`Form::Few`].
@@ -17,7 +21,15 @@ pub struct ExpertKernels {
     group: moe_group::MoeGroup,
     gate_up: moe_gate_up::MoeGateUp,
     down: moe_down::MoeDown,
+    many: Many,
     combine: moe_combine::MoeCombine,
+}
+
+/// Both products of [`Form::Many`].
+#[derive(Debug)]
+struct Many {
+    gate_up: moe_gate_up_many::MoeGateUpMany,
+    down: moe_down_many::MoeDownMany,
 }
 
 /// Operands of one run of `rows` rows.
@@ -45,13 +57,13 @@ pub enum Form {
     Narrow,
     /// Units split over the warps of a CTA, which share the rows.
     Wide,
-    /// As wide, with more rows at a time and one CTA an SM.
-    Tall,
+    /// Blocked in registers: 64 rows of weights and up to 48 rows a warp.
+    Many,
 }
 
 impl Form {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Few, Self::Narrow, Self::Wide, Self::Tall];
+    pub const ALL: [Self; 4] = [Self::Few, Self::Narrow, Self::Wide, Self::Many];
 
     /// The variant of the two products.
     pub fn name(self) -> &'static str {
@@ -59,7 +71,7 @@ impl Form {
             Self::Few => "few",
             Self::Narrow => "narrow",
             Self::Wide => "wide",
-            Self::Tall => "tall",
+            Self::Many => "many",
         }
     }
 
@@ -68,7 +80,7 @@ impl Form {
         match self {
             Self::Few | Self::Narrow => 8,
             Self::Wide => 16,
-            Self::Tall => 40,
+            Self::Many => MANY_SLAB as i32,
         }
     }
 
@@ -84,7 +96,7 @@ impl Form {
             0..=FEW_ROWS if rows * width <= 4096 => Self::Few,
             0..=128 => Self::Narrow,
             129..=640 => Self::Wide,
-            _ => Self::Tall,
+            _ => Self::Many,
         }
     }
 }
@@ -100,6 +112,10 @@ impl ExpertKernels {
         let (e, t) = (size(shape.experts), size(shape.top_k));
         Ok(Self {
             shape,
+            many: Many {
+                gate_up: moe_gate_up_many::MoeGateUpMany::load(kernels, moe_gate_up_many::Dims { h, i })?,
+                down: moe_down_many::MoeDownMany::load(kernels, moe_down_many::Dims { h, i })?,
+            },
             few: moe_few::MoeFew::load(kernels, moe_few::Dims { h, i, e, t })?,
             group: moe_group::MoeGroup::load(kernels, moe_group::Dims { h, e, t })?,
             gate_up: moe_gate_up::MoeGateUp::load(kernels, moe_gate_up::Dims { h, i })?,
@@ -108,9 +124,9 @@ impl ExpertKernels {
         })
     }
 
-    /// Whether this shape has `form`; `Form::Few`, for up to 64 rows, and `Form::Narrow` always are.
+    /// Whether this shape has `form`; all but `Form::Wide` always are, `Form::Few` for up to 64 rows.
     pub fn has(&self, form: Form) -> bool {
-        if form == Form::Few {
+        if matches!(form, Form::Few | Form::Many) {
             return true;
         }
         let of = |units: &Units| units.iter().any(|unit| unit.variant() == form.name());
@@ -203,21 +219,52 @@ impl ExpertKernels {
         scratch: &mut Scratch,
         batch: Batch<'_>,
     ) -> Result<(), GpuError> {
-        let Shape { hidden, width, experts: count, top_k } = self.shape;
-        let (rows, held) = (batch.rows, experts.shape().experts);
-        let (choices, choice) = (rows * top_k, Choice::Forced(form.name()));
+        let Shape { hidden, top_k, .. } = self.shape;
+        let (rows, choices) = (batch.rows, batch.rows * top_k);
+        let lists = scratch.plan.lists();
         let group = moe_group::Args {
             x: batch.x,
             ids: batch.ids,
             first_expert,
             slab: form.slab(),
             plan: TensorMut::new(stream, scratch.totals.slice_mut(..2), [2])?,
-            entries: TensorMut::new(stream, scratch.entries.slice_mut(..count * 4), [count, 4])?,
+            entries: TensorMut::new(stream, scratch.entries.slice_mut(..lists * 4), [lists, 4])?,
             rows: TensorMut::new(stream, scratch.rows.slice_mut(..choices), [choices])?,
             places: TensorMut::new(stream, scratch.places.slice_mut(..choices), [rows, top_k])?,
             lifted: TensorMut::new(stream, scratch.lifted.slice_mut(..rows * hidden), [rows, hidden])?,
+            starts: TensorMut::new(
+                stream,
+                scratch.starts.slice_mut(..rows * (hidden / GROUP)),
+                [rows, hidden / GROUP],
+            )?,
         };
         self.group.launch(stream, Choice::Auto, group)?;
+        match form {
+            Form::Many => self.many.run(stream, experts, scratch, rows)?,
+            _ => self.run_products(stream, form, experts, scratch, rows)?,
+        }
+        let combine = moe_combine::Args {
+            parts: TensorRef::new(stream, scratch.parts.slice(..choices * hidden), [choices, hidden])?,
+            weights: batch.weights,
+            places: TensorRef::new(stream, scratch.places.slice(..choices), [rows, top_k])?,
+            y: batch.y,
+        };
+        self.combine.launch(stream, Choice::Auto, combine)?;
+        Ok(())
+    }
+
+    /// Both products in the forms `narrow` and `wide`.
+    fn run_products(
+        &self,
+        stream: &Stream,
+        form: Form,
+        experts: &DeviceExperts,
+        scratch: &mut Scratch,
+        rows: usize,
+    ) -> Result<(), GpuError> {
+        let Shape { hidden, width, top_k, .. } = self.shape;
+        let (choices, held) = (rows * top_k, experts.shape().experts);
+        let choice = Choice::Forced(form.name());
         let gate_up = moe_gate_up::Args {
             w: Int4Ref::new(stream, experts.gate_up.as_view(), [held, 2 * width, hidden])?,
             x: TensorRef::new(stream, scratch.lifted.slice(..rows * hidden), [rows, hidden])?,
@@ -235,13 +282,50 @@ impl ExpertKernels {
             parts: TensorMut::new(stream, scratch.parts.slice_mut(..choices * hidden), [choices, hidden])?,
         };
         self.down.launch(stream, choice, down)?;
-        let combine = moe_combine::Args {
-            parts: TensorRef::new(stream, scratch.parts.slice(..choices * hidden), [choices, hidden])?,
-            weights: batch.weights,
-            places: TensorRef::new(stream, scratch.places.slice(..choices), [rows, top_k])?,
-            y: batch.y,
+        Ok(())
+    }
+}
+
+impl Many {
+    /// Both products of `rows` rows, grouped for this form.
+    fn run(
+        &self,
+        stream: &Stream,
+        experts: &DeviceExperts,
+        scratch: &mut Scratch,
+        rows: usize,
+    ) -> Result<(), GpuError> {
+        let Shape { hidden, width, top_k, .. } = scratch.plan.shape;
+        let (choices, held, lists) = (rows * top_k, experts.shape().experts, scratch.plan.lists());
+        let (groups, h_groups) = (hidden / GROUP, width / GROUP);
+        let gate_up = moe_gate_up_many::Args {
+            w: Int4Ref::new(stream, experts.gate_up.as_view(), [held, 2 * width, hidden])?,
+            x: TensorRef::new(stream, scratch.lifted.slice(..rows * hidden), [rows, hidden])?,
+            starts: TensorRef::new(stream, scratch.starts.slice(..rows * groups), [rows, groups])?,
+            plan: TensorRef::new(stream, scratch.totals.slice(..2), [2])?,
+            slabs: TensorRef::new(stream, scratch.entries.slice(..lists * 4), [lists, 4])?,
+            rows: TensorRef::new(stream, scratch.rows.slice(..choices), [choices])?,
+            h: TensorMut::new(stream, scratch.hidden.slice_mut(..choices * width), [choices, width])?,
+            h_starts: TensorMut::new(
+                stream,
+                scratch.hidden_starts.slice_mut(..choices * h_groups),
+                [choices, h_groups],
+            )?,
         };
-        self.combine.launch(stream, Choice::Auto, combine)?;
+        self.gate_up.launch(stream, Choice::Auto, gate_up)?;
+        let down = moe_down_many::Args {
+            w: Int4Ref::new(stream, experts.down.as_view(), [held, hidden, width])?,
+            h: TensorRef::new(stream, scratch.hidden.slice(..choices * width), [choices, width])?,
+            starts: TensorRef::new(
+                stream,
+                scratch.hidden_starts.slice(..choices * h_groups),
+                [choices, h_groups],
+            )?,
+            plan: TensorRef::new(stream, scratch.totals.slice(..2), [2])?,
+            slabs: TensorRef::new(stream, scratch.entries.slice(..lists * 4), [lists, 4])?,
+            parts: TensorMut::new(stream, scratch.parts.slice_mut(..choices * hidden), [choices, hidden])?,
+        };
+        self.down.launch(stream, Choice::Auto, down)?;
         Ok(())
     }
 }

@@ -3,9 +3,13 @@
 use half::bf16;
 use kd_kernels::selftest::driver;
 use kd_kernels::{CudaSlice, Stream};
+use kd_tensor::int4::GROUP;
 
 use super::layout::UNIT_ROWS;
 use super::{GpuError, MOST_ROWS, Shape};
+
+/// Rows of a slab in the form for many rows.
+pub(super) const MANY_SLAB: usize = 48;
 
 /// The scratch of runs of up to `rows` rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +30,9 @@ pub struct Scratch {
     pub(super) rows: CudaSlice<i32>,
     pub(super) places: CudaSlice<i32>,
     pub(super) lifted: CudaSlice<bf16>,
+    /// Where the sums of the groups of rows of x, and of h, start: what takes the offset off the codes.
+    pub(super) starts: CudaSlice<f32>,
+    pub(super) hidden_starts: CudaSlice<f32>,
     pub(super) hidden: CudaSlice<bf16>,
     pub(super) parts: CudaSlice<f32>,
     /// Counts of arrivals, 0 between runs.
@@ -64,12 +71,18 @@ impl Plan {
     /// Sizes beyond the address space.
     pub fn bytes(&self) -> Result<usize, GpuError> {
         let Sizes { entries, choices, lifted, hidden, parts } = self.sizes()?;
-        Ok(4 * (2 + entries + 2 * choices + self.counts()) + 2 * (lifted + hidden) + 4 * parts)
+        let starts = (lifted + hidden) / GROUP;
+        Ok(4 * (2 + entries + 2 * choices + self.counts()) + 2 * (lifted + hidden) + 4 * (starts + parts))
     }
 
     /// Counts of arrivals: one for each unit of down, and two of CTAs.
     pub(super) fn counts(&self) -> usize {
         self.shape.hidden / UNIT_ROWS + 2
+    }
+
+    /// Entries of the list of experts, or of slabs in the form for many rows: each expert may have one that is not full.
+    pub(super) fn lists(&self) -> usize {
+        self.shape.experts + self.rows * self.shape.top_k / MANY_SLAB
     }
 
     fn sizes(&self) -> Result<Sizes, GpuError> {
@@ -82,7 +95,7 @@ impl Plan {
         };
         let choices = product(self.rows, top_k)?;
         Ok(Sizes {
-            entries: product(experts, 4)?,
+            entries: product(product(experts, 1)?.saturating_add(choices / MANY_SLAB), 4)?,
             choices,
             lifted: product(self.rows, hidden)?,
             hidden: product(choices, width)?,
@@ -128,6 +141,8 @@ impl Scratch {
             rows: ints(sizes.choices)?,
             places: ints(sizes.choices)?,
             lifted: halves(sizes.lifted)?,
+            starts: floats(sizes.lifted / GROUP)?,
+            hidden_starts: floats(sizes.hidden / GROUP)?,
             hidden: halves(sizes.hidden)?,
             parts: floats(sizes.parts)?,
             arrived: stream
@@ -154,16 +169,17 @@ impl Scratch {
             let tail = stream.cuda().clone_dtoh(&slice.slice(slice.len() - guard..)).map_err(driver)?;
             Ok::<_, GpuError>(tail.iter().all(|value| value.to_bits() == u16::MAX))
         };
-        let parts =
-            stream.cuda().clone_dtoh(&self.parts.slice(self.parts.len() - guard..)).map_err(driver)?;
-        stream.synchronize()?;
-        let parts = parts.iter().all(|value| value.to_bits() == u32::MAX);
+        let floats = |slice: &CudaSlice<f32>| {
+            let tail = stream.cuda().clone_dtoh(&slice.slice(slice.len() - guard..)).map_err(driver)?;
+            Ok::<_, GpuError>(tail.iter().all(|value| value.to_bits() == u32::MAX))
+        };
         let lists = ints(&self.totals)?
             & ints(&self.entries)?
             & ints(&self.rows)?
             & ints(&self.places)?
             & ints(&self.arrived)?;
-        Ok(lists & halves(&self.lifted)? & halves(&self.hidden)? & parts)
+        let floats = floats(&self.starts)? & floats(&self.hidden_starts)? & floats(&self.parts)?;
+        Ok(lists & halves(&self.lifted)? & halves(&self.hidden)? & floats)
     }
 }
 
@@ -176,9 +192,10 @@ mod tests {
     #[test]
     fn the_scratch_follows_from_the_rows() {
         let bytes = |rows| Plan::new(TP8, rows).and_then(|plan| plan.bytes()).expect("a size");
-        let per_row = 8 * 4 * 2 + 7168 * 2 + 8 * (256 * 2 + 7168 * 4);
+        let per_row = 8 * 4 * 2 + 7168 * 2 + 224 * 4 + 8 * (256 * 2 + 8 * 4 + 7168 * 4);
         assert_eq!(bytes(1), 8 + 384 * 16 + 226 * 4 + per_row);
-        assert_eq!(bytes(4096), 8 + 384 * 16 + 226 * 4 + 4096 * per_row);
+        // And a list of the slabs that are full.
+        assert_eq!(bytes(4096), 8 + (384 + 4096 * 8 / 48) * 16 + 226 * 4 + 4096 * per_row);
     }
 
     /// Fault marlin.md §9 row 3: a size that cannot be is refused, not cut.
