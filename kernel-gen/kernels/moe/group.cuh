@@ -104,7 +104,7 @@ __device__ __forceinline__ void moe_group(const __nv_bfloat16* x, const int32_t*
   if (list == 0) {
     if (own > 0)
       *reinterpret_cast<int4*>(entries + 4 * index) = make_int4(thread, first, own, int(before >> 20 & 0xfffffff));
-    if (thread == 0) plan[0] = int(all >> 48), plan[1] = int(all >> 20 & 0xfffffff);
+    if (thread == 0) plan[0] = int(all >> 48), plan[1] = int(all >> 20 & 0xfffffff), plan[2] = plan[3] = 0;
   }
   __syncthreads();
   constexpr int EACH = U::CHUNK / U::THREADS, WARPS = U::THREADS / 32;

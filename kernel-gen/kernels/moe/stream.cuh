@@ -69,6 +69,8 @@ struct Walk {
   __device__ __forceinline__ bool done() const { return cost >= end; }
   __device__ __forceinline__ int first() const { return entry.first + slab * U::SLAB; }
   __device__ __forceinline__ int rows() const { return ::min(U::SLAB, entry.rows - slab * U::SLAB); }
+  // Whether the next item reads the same weights.
+  __device__ __forceinline__ bool again() const { return slab + 1 < slabs; }
 
   __device__ __forceinline__ void enter(const L& entries, int to) {
     index = to;
@@ -77,22 +79,28 @@ struct Walk {
     step = slab = 0;
   }
 
-  // The share of `team` of `teams`, found by a whole warp.
-  __device__ __forceinline__ void begin(const L& entries, int team, int teams) {
-    const typename L::Product total = entries.cost() * STEPS;
+  // The share of `team` of `teams` of the first `total`, found by a whole warp.
+  __device__ __forceinline__ void begin(const L& entries, typename L::Product total, int team, int teams) {
     const int from = int(total * team / teams), to = int(total * (team + 1) / teams);
     const int at = entry_at(entries, entries.count(), from, STEPS);
-    if (ptx::elect_one()) {
-      cost = from, end = to;
-      if (!done()) {
-        enter(entries, at);
-        const int each = entry_cost(entry.rows, U::SLAB);
-        step = (from - entry.cost_before * STEPS) / each;
-        cost = entry.cost_before * STEPS + step * each;
-        while (cost < from) next(entries);
-      }
-    }
+    if (ptx::elect_one()) begin_at(entries, at, from, to);
     __syncwarp();
+  }
+
+  // The share of `team` of `teams` of all.
+  __device__ __forceinline__ void begin(const L& entries, int team, int teams) {
+    begin(entries, typename L::Product(entries.cost() * STEPS), team, teams);
+  }
+
+  // The items that begin from cost `from` to before `to`, the first of them in entry `at`.
+  __device__ __forceinline__ void begin_at(const L& entries, int at, int from, int to) {
+    cost = from, end = to;
+    if (done()) return;
+    enter(entries, at);
+    const int each = entry_cost(entry.rows, U::SLAB);
+    step = (from - entry.cost_before * STEPS) / each;
+    cost = entry.cost_before * STEPS + step * each;
+    while (cost < from) next(entries);
   }
 
   __device__ __forceinline__ void next(const L& entries) {
@@ -103,8 +111,17 @@ struct Walk {
   }
 };
 
+// Weights into a stage. What is read again soon keeps its place in the L2: marked as read once it would be gone by then.
+__device__ __forceinline__ void load_stage(unsigned char* to, const unsigned char* from, uint32_t bytes, uint64_t* full,
+                                           bool again) {
+  if (again)
+    ptx::bulk_load(to, from, bytes, full);
+  else
+    ptx::bulk_load(to, from, bytes, full, ptx::evict_first());
+}
+
 // One warp's stages of PER_STAGE blocks, item by item: LENGTH blocks, in each item, of the unit that is UNITS_A_STEP times
-// its step and `offset` blocks in `weights`. `from`, the next block, and `left`, the stages to come of the item, belong to the
+// its step and `offset` blocks in `weights`. `from`, the next block, `left`, the stages to come of the item, and `again` belong to the
 // elected lane, which alone requests stages.
 template <class U, class W, int LENGTH>
 struct Ring {
@@ -117,10 +134,11 @@ struct Ring {
   W* ahead;
   int from, left, slot;
   uint32_t parity;
+  bool again;
 
   __device__ __forceinline__ void point() {
     from = (ahead->entry.expert * U::UNITS + ahead->step * UNITS_A_STEP) * (U::K / BLOCK_K) + offset;
-    left = ahead->done() ? 0 : LENGTH / U::PER_STAGE;
+    left = ahead->done() ? 0 : LENGTH / U::PER_STAGE, again = ahead->again();
   }
 
   // The elected lane, once its walk is at its first item. The slot before the first is the one that `renew` fills.
@@ -134,8 +152,7 @@ struct Ring {
   __device__ __forceinline__ void request(int to) {
     if (left == 0) return;
     ptx::barrier_arrive_expect(full + to, STAGE_BYTES);
-    ptx::bulk_load(slots + to * STAGE_BYTES, weights + int64_t(from) * BLOCK_BYTES, STAGE_BYTES, full + to,
-                   ptx::evict_first());
+    load_stage(slots + to * STAGE_BYTES, weights + int64_t(from) * BLOCK_BYTES, STAGE_BYTES, full + to, again);
     from += U::PER_STAGE;
     if (--left > 0) return;
     ahead->next(entries);

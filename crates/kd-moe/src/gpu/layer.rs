@@ -211,7 +211,7 @@ impl ExpertKernels {
             ids: batch.ids,
             first_expert,
             slab: form.slab(),
-            plan: TensorMut::new(stream, scratch.totals.slice_mut(..2), [2])?,
+            plan: TensorMut::new(stream, scratch.totals.slice_mut(..4), [4])?,
             entries: TensorMut::new(stream, scratch.entries.slice_mut(..count * 4), [count, 4])?,
             rows: TensorMut::new(stream, scratch.rows.slice_mut(..choices), [choices])?,
             places: TensorMut::new(stream, scratch.places.slice_mut(..choices), [rows, top_k])?,
@@ -221,7 +221,7 @@ impl ExpertKernels {
         let gate_up = moe_gate_up::Args {
             w: Int4Ref::new(stream, experts.gate_up.as_view(), [held, 2 * width, hidden])?,
             x: TensorRef::new(stream, scratch.lifted.slice(..rows * hidden), [rows, hidden])?,
-            plan: TensorRef::new(stream, scratch.totals.slice(..2), [2])?,
+            plan: TensorMut::new(stream, scratch.totals.slice_mut(..4), [4])?,
             entries: TensorRef::new(stream, scratch.entries.slice(..held * 4), [held, 4])?,
             rows: TensorRef::new(stream, scratch.rows.slice(..choices), [choices])?,
             h: TensorMut::new(stream, scratch.hidden.slice_mut(..choices * width), [choices, width])?,
@@ -230,7 +230,7 @@ impl ExpertKernels {
         let down = moe_down::Args {
             w: Int4Ref::new(stream, experts.down.as_view(), [held, hidden, width])?,
             h: TensorRef::new(stream, scratch.hidden.slice(..choices * width), [choices, width])?,
-            plan: TensorRef::new(stream, scratch.totals.slice(..2), [2])?,
+            plan: TensorMut::new(stream, scratch.totals.slice_mut(..4), [4])?,
             entries: TensorRef::new(stream, scratch.entries.slice(..held * 4), [held, 4])?,
             parts: TensorMut::new(stream, scratch.parts.slice_mut(..choices * hidden), [choices, hidden])?,
         };

@@ -7,6 +7,9 @@ use kd_kernels::{CudaSlice, Stream};
 use super::layout::UNIT_ROWS;
 use super::{GpuError, MOST_ROWS, Shape};
 
+/// Experts with rows, their cost, and what has been drawn of each product.
+const TOTALS: usize = 4;
+
 /// The scratch of runs of up to `rows` rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
@@ -64,7 +67,7 @@ impl Plan {
     /// Sizes beyond the address space.
     pub fn bytes(&self) -> Result<usize, GpuError> {
         let Sizes { entries, choices, lifted, hidden, parts } = self.sizes()?;
-        Ok(4 * (2 + entries + 2 * choices + self.counts()) + 2 * (lifted + hidden) + 4 * parts)
+        Ok(4 * (TOTALS + entries + 2 * choices + self.counts()) + 2 * (lifted + hidden) + 4 * parts)
     }
 
     /// Counts of arrivals: one for each unit of down, and two of CTAs.
@@ -123,7 +126,7 @@ impl Scratch {
         };
         Ok(Self {
             plan,
-            totals: ints(2)?,
+            totals: ints(TOTALS)?,
             entries: ints(sizes.entries)?,
             rows: ints(sizes.choices)?,
             places: ints(sizes.choices)?,
@@ -177,8 +180,8 @@ mod tests {
     fn the_scratch_follows_from_the_rows() {
         let bytes = |rows| Plan::new(TP8, rows).and_then(|plan| plan.bytes()).expect("a size");
         let per_row = 8 * 4 * 2 + 7168 * 2 + 8 * (256 * 2 + 7168 * 4);
-        assert_eq!(bytes(1), 8 + 384 * 16 + 226 * 4 + per_row);
-        assert_eq!(bytes(4096), 8 + 384 * 16 + 226 * 4 + 4096 * per_row);
+        assert_eq!(bytes(1), 16 + 384 * 16 + 226 * 4 + per_row);
+        assert_eq!(bytes(4096), 16 + 384 * 16 + 226 * 4 + 4096 * per_row);
     }
 
     /// Fault marlin.md §9 row 3: a size that cannot be is refused, not cut.
