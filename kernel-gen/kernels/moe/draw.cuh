@@ -115,7 +115,12 @@ struct DrawnRing {
     if (left == 0) return;
     if (asked && !known) tell();
     ptx::barrier_arrive_expect(full + to, STAGE_BYTES);
-    load_stage(slots + to * STAGE_BYTES, weights + int64_t(from) * BLOCK_BYTES, STAGE_BYTES, full + to, again);
+    const unsigned char* stage = weights + int64_t(from) * BLOCK_BYTES;
+    // What another slab reads soon keeps its place in the L2; marked as read once it would be gone by then.
+    if (again)
+      ptx::bulk_load(slots + to * STAGE_BYTES, stage, STAGE_BYTES, full + to);
+    else
+      ptx::bulk_load(slots + to * STAGE_BYTES, stage, STAGE_BYTES, full + to, ptx::evict_first());
     from += U::PER_STAGE;
     if (--left > 0) return;
     feed->walk.next(lists);

@@ -35,7 +35,6 @@ struct UnitWalk {
   __device__ __forceinline__ bool done() const { return cost >= end; }
   __device__ __forceinline__ int first() const { return entry.first + slab * U::SLAB; }
   __device__ __forceinline__ int rows() const { return ::min(U::SLAB, entry.rows - slab * U::SLAB); }
-  __device__ __forceinline__ bool again() const { return slab + 1 < slabs; }
 
   __device__ __forceinline__ void enter(const L& entries, int to) {
     index = to;

@@ -235,6 +235,54 @@ __device__ __forceinline__ void write_bias(uint32_t* to) {
   if (threadIdx.x == 0) *reinterpret_cast<uint4*>(to) = make_uint4(INT4_BIAS, INT4_BIAS, INT4_BIAS_HIGH, INT4_BIAS_HIGH);
 }
 
+// Sums of the items of a warp whose K is so short that a slab's values, and where its sums start, stay in registers over all of
+// an expert's units: the bits of product.
+template <class U, class S, class R, class Row, class Store>
+__device__ __forceinline__ void kept_products(R& ring, Feed<U>* feed, const __nv_bfloat16* values, Row row, Store store) {
+  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  const uint4 bias = ptx::load_shared16(S::bias());
+  Tokens<1> tokens[U::BLOCKS][2];
+  float start[U::BLOCKS][2][1][4];
+  int held = -1;
+#pragma unroll 1
+  for (int begun = 0;; ++begun) {
+    __syncwarp();
+    const Item item = feed->items[begun % Feed<U>::DEPTH];
+    if (item.rows == 0) return;
+    if (item.first != held) {
+      held = item.first;
+      Rows<1> from;
+      from.real[0] = g < item.rows;
+      from.at[0] = values + int64_t(row(held + (g < item.rows ? g : 0))) * U::K + 8 * t;
+#pragma unroll
+      for (int i = 0; i < 2 * U::BLOCKS; ++i) tokens[i / 2][i % 2] = {}, load<1>(from, i, tokens[i / 2][i % 2]);
+#pragma unroll
+      for (int i = 0; i < 2 * U::BLOCKS; ++i) start_of<1>(tokens[i / 2][i % 2], bias, start[i / 2][i % 2]);
+    }
+    float sum[2][1][4] = {};
+#pragma unroll
+    for (int stage = 0; stage < U::BLOCKS / U::PER_STAGE; ++stage) {
+      ring.renew();
+      const unsigned char* at = ring.front();
+#pragma unroll
+      for (int b = stage * U::PER_STAGE; b < (stage + 1) * U::PER_STAGE; ++b, at += BLOCK_BYTES) {
+        uint4 words[2];
+        uint2 scales[2];
+#pragma unroll
+        for (int m = 0; m < 2; ++m) {
+          words[m] = *reinterpret_cast<const uint4*>(at + 512 * m + 16 * lane);
+          scales[m] = *reinterpret_cast<const uint2*>(at + WORD_BYTES + 64 * m + 8 * g);
+        }
+        multiply<1>({words[0].x, words[1].x}, {words[0].y, words[1].y}, {scales[0].x, scales[1].x}, tokens[b][0], start[b][0], sum);
+        multiply<1>({words[0].z, words[1].z}, {words[0].w, words[1].w}, {scales[0].y, scales[1].y}, tokens[b][1], start[b][1], sum);
+      }
+      ring.pop();
+    }
+#pragma unroll
+    for (int m = 0; m < 2; ++m) store(item.unit, m, item.first + 2 * t, item.rows - 2 * t, sum[m][0]);
+  }
+}
+
 // All items of the calling warp's team, as products_of; teams draw from `drawn`, 0 at first.
 template <class U, class S, class Row, class Store>
 __device__ __forceinline__ void products(const void* weights, const Lists& lists, int32_t* drawn, const __nv_bfloat16* values,
@@ -263,6 +311,7 @@ __device__ __forceinline__ void products(const void* weights, const Lists& lists
   if (ptx::elect_one()) ring.start();
   __syncwarp();
   ready();
+  if constexpr (U::SEGS == 1 && U::SLAB == 8 && U::BLOCKS <= 4) return kept_products<U, S>(ring, feed, values, row, store);
   Joint<U> joint{reinterpret_cast<float4*>(S::sums()) + team * U::SEGS * 64, S::joints() + 2 * team, S::joints() + 2 * team + 1};
 #pragma unroll 1
   for (int begun = 0;; ++begun) {

@@ -111,17 +111,8 @@ struct Walk {
   }
 };
 
-// Weights into a stage. What is read again soon keeps its place in the L2: marked as read once it would be gone by then.
-__device__ __forceinline__ void load_stage(unsigned char* to, const unsigned char* from, uint32_t bytes, uint64_t* full,
-                                           bool again) {
-  if (again)
-    ptx::bulk_load(to, from, bytes, full);
-  else
-    ptx::bulk_load(to, from, bytes, full, ptx::evict_first());
-}
-
 // One warp's stages of PER_STAGE blocks, item by item: LENGTH blocks, in each item, of the unit that is UNITS_A_STEP times
-// its step and `offset` blocks in `weights`. `from`, the next block, `left`, the stages to come of the item, and `again` belong to the
+// its step and `offset` blocks in `weights`. `from`, the next block, and `left`, the stages to come of the item, belong to the
 // elected lane, which alone requests stages.
 template <class U, class W, int LENGTH>
 struct Ring {
@@ -134,11 +125,10 @@ struct Ring {
   W* ahead;
   int from, left, slot;
   uint32_t parity;
-  bool again;
 
   __device__ __forceinline__ void point() {
     from = (ahead->entry.expert * U::UNITS + ahead->step * UNITS_A_STEP) * (U::K / BLOCK_K) + offset;
-    left = ahead->done() ? 0 : LENGTH / U::PER_STAGE, again = ahead->again();
+    left = ahead->done() ? 0 : LENGTH / U::PER_STAGE;
   }
 
   // The elected lane, once its walk is at its first item. The slot before the first is the one that `renew` fills.
@@ -152,7 +142,8 @@ struct Ring {
   __device__ __forceinline__ void request(int to) {
     if (left == 0) return;
     ptx::barrier_arrive_expect(full + to, STAGE_BYTES);
-    load_stage(slots + to * STAGE_BYTES, weights + int64_t(from) * BLOCK_BYTES, STAGE_BYTES, full + to, again);
+    ptx::bulk_load(slots + to * STAGE_BYTES, weights + int64_t(from) * BLOCK_BYTES, STAGE_BYTES, full + to,
+                   ptx::evict_first());
     from += U::PER_STAGE;
     if (--left > 0) return;
     ahead->next(entries);

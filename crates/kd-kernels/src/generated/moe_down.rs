@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "moe_down",
-    contract: "edbc6af2b7194f89",
+    contract: "583b640972f22e75",
     variants: &["narrow", "wide", "tall"],
     cooperative: false,
     pdl: true,

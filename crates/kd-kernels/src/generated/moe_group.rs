@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "moe_group",
-    contract: "8a1edb0afeb39597",
+    contract: "3dbc8c2fe54b4d62",
     variants: &["w32"],
     cooperative: false,
     pdl: true,

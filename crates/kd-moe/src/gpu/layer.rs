@@ -83,6 +83,7 @@ impl Form {
         match rows {
             0..=FEW_ROWS if rows * width <= 4096 => Self::Few,
             0..=128 => Self::Narrow,
+            129..=288 if width <= 256 => Self::Narrow,
             129..=640 => Self::Wide,
             _ => Self::Tall,
         }

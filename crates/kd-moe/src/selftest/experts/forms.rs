@@ -8,8 +8,8 @@ use super::layer::Layer;
 use super::routings::spread;
 use crate::gpu::Form;
 
-/// Rows at the edges of slabs, of what a few rows are, and of one slab more.
-const ROWS: [usize; 9] = [1, 2, 7, 8, 9, 33, 63, 64, 130];
+/// Rows at the edges of slabs, of what a few rows are, of one slab more, and some that give experts of two slabs and draws.
+const ROWS: [usize; 10] = [1, 2, 7, 8, 9, 33, 63, 64, 130, 300];
 
 /// Every form that a shape has against [`Form::Narrow`], with a row that holds a NaN and a padded one among the others.
 pub(in crate::selftest) fn check(
