@@ -240,9 +240,10 @@ __device__ __forceinline__ void write_bias(uint32_t* to) {
 template <class U, class S, class R, class Row, class Store>
 __device__ __forceinline__ void kept_products(R& ring, Feed<U>* feed, const __nv_bfloat16* values, Row row, Store store) {
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const uint4 bias = ptx::load_shared16(S::bias());
+  // With the starts of a fourth block there are not enough registers.
+  constexpr int STARTS = U::BLOCKS < 4 ? U::BLOCKS : 3;
   Tokens<1> tokens[U::BLOCKS][2];
-  float start[U::BLOCKS][2][1][4];
+  float start[STARTS][2][1][4];
   int held = -1;
 #pragma unroll 1
   for (int begun = 0;; ++begun) {
@@ -256,8 +257,9 @@ __device__ __forceinline__ void kept_products(R& ring, Feed<U>* feed, const __nv
       from.at[0] = values + int64_t(row(held + (g < item.rows ? g : 0))) * U::K + 8 * t;
 #pragma unroll
       for (int i = 0; i < 2 * U::BLOCKS; ++i) tokens[i / 2][i % 2] = {}, load<1>(from, i, tokens[i / 2][i % 2]);
+      const uint4 bias = ptx::load_shared16(S::bias());
 #pragma unroll
-      for (int i = 0; i < 2 * U::BLOCKS; ++i) start_of<1>(tokens[i / 2][i % 2], bias, start[i / 2][i % 2]);
+      for (int i = 0; i < 2 * STARTS; ++i) start_of<1>(tokens[i / 2][i % 2], bias, start[i / 2][i % 2]);
     }
     float sum[2][1][4] = {};
 #pragma unroll
@@ -273,8 +275,15 @@ __device__ __forceinline__ void kept_products(R& ring, Feed<U>* feed, const __nv
           words[m] = *reinterpret_cast<const uint4*>(at + 512 * m + 16 * lane);
           scales[m] = *reinterpret_cast<const uint2*>(at + WORD_BYTES + 64 * m + 8 * g);
         }
-        multiply<1>({words[0].x, words[1].x}, {words[0].y, words[1].y}, {scales[0].x, scales[1].x}, tokens[b][0], start[b][0], sum);
-        multiply<1>({words[0].z, words[1].z}, {words[0].w, words[1].w}, {scales[0].y, scales[1].y}, tokens[b][1], start[b][1], sum);
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          float own[1][4];
+          if (b >= STARTS) start_of<1>(tokens[b][c], ptx::load_shared16(S::bias()), own);
+          multiply<1>({c ? words[0].z : words[0].x, c ? words[1].z : words[1].x},
+                      {c ? words[0].w : words[0].y, c ? words[1].w : words[1].y},
+                      {c ? scales[0].y : scales[0].x, c ? scales[1].y : scales[1].x}, tokens[b][c],
+                      b < STARTS ? start[b < STARTS ? b : 0][c] : own, sum);
+        }
       }
       ring.pop();
     }
