@@ -7,11 +7,11 @@
 namespace kd {
 
 template <class U, class S>
-__device__ __forceinline__ void moe_down(Int4G32 w, const __nv_bfloat16* h, const int32_t* plan,
+__device__ __forceinline__ void moe_down(Int4G32 w, const __nv_bfloat16* h, int32_t* plan,
                                          const int32_t* entries, float* parts, int E, int R) {
   const int g = threadIdx.x % 32 / 4;
   moe::all_products<U, S>(
-      w.blocks, plan, entries, h, [](int place) { return place; },
+      w.blocks, plan, 1, entries, h, [](int place) { return place; },
       [&](int unit, int m, int place, int valid, const float(&sum)[4]) {
         float* to = parts + int64_t(place) * U::H + unit * 32 + m * 16 + g;
         if (valid > 0) to[0] = sum[0] * INT4_LOWER, to[8] = sum[2] * INT4_LOWER;

@@ -8,14 +8,14 @@
 namespace kd {
 
 template <class U, class S>
-__device__ __forceinline__ void moe_gate_up(Int4G32 w, const __nv_bfloat16* x, const int32_t* plan,
+__device__ __forceinline__ void moe_gate_up(Int4G32 w, const __nv_bfloat16* x, int32_t* plan,
                                             const int32_t* entries, const int32_t* rows, __nv_bfloat16* h, int E, int M,
                                             int R) {
   ptx::grid_dependency_wait();
   ptx::grid_dependency_launch();
   const int g = threadIdx.x % 32 / 4;
   moe::all_products<U, S>(
-      w.blocks, plan, entries, x, [&](int place) { return ptx::load4(rows + place); },
+      w.blocks, plan, 0, entries, x, [&](int place) { return ptx::load4(rows + place); },
       [&](int unit, int m, int place, int valid, const float(&sum)[4]) {
 #pragma unroll
         for (int i = 0; i < 2; ++i)

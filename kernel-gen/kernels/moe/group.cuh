@@ -93,16 +93,18 @@ __device__ __forceinline__ void list_slabs(int rows, int expert, int first, int3
   if (threadIdx.x == 0) plan[0] = total, plan[1] = 0;
 }
 
-// Lists the rows of `expert`, places `next` to `end`, by looking at all choices: one warp.
-template <class U>
-__device__ __forceinline__ void list_few(const int32_t* ids, int count, int first_expert, int expert, int next, int end,
-                                         int32_t* rows, int32_t* places) {
+// Lists the rows of `expert`, places `next` to `end`, by looking at all choices, which lie in S::found: one warp.
+template <class U, class S>
+__device__ __forceinline__ void list_few(int count, int expert, int next, int end, int32_t* rows, int32_t* places) {
   const int lane = threadIdx.x % 32;
   if (expert >= U::E) return;
   for (int base = 0; next < end; base += 128) {
     bool mine[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) mine[i] = choice<U>(ids, base + 32 * i + lane, count, first_expert) == expert;
+    for (int i = 0; i < 4; ++i) {
+      const int index = base + 32 * i + lane;
+      mine[i] = index < count && int(S::found()[index]) == expert;
+    }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const uint32_t lanes = __ballot_sync(0xffffffffu, mine[i]);
@@ -128,6 +130,7 @@ __device__ __forceinline__ void moe_group(const __nv_bfloat16* x, const int32_t*
   __syncthreads();
   for (int i = thread; i < count; i += U::THREADS) {
     const int expert = moe::choice<U>(ids, i, count, first_expert);
+    if (count <= U::FEW) S::found()[i] = uint32_t(expert);
     if (expert >= 0)
       atomicAdd(S::counts() + expert, 1);
     else if (list == 0)
@@ -147,13 +150,13 @@ __device__ __forceinline__ void moe_group(const __nv_bfloat16* x, const int32_t*
   } else if (list == 0) {
     if (own > 0)
       *reinterpret_cast<int4*>(entries + 4 * index) = make_int4(thread, first, own, int(before >> 20 & 0xfffffff));
-    if (thread == 0) plan[0] = int(all >> 48), plan[1] = int(all >> 20 & 0xfffffff);
+    if (thread == 0) plan[0] = int(all >> 48), plan[1] = int(all >> 20 & 0xfffffff), plan[2] = plan[3] = 0;
   }
   __syncthreads();
   constexpr int EACH = U::CHUNK / U::THREADS, WARPS = U::THREADS / 32;
   const int expert = list * WARPS + warp;
   int next = expert < U::E ? S::firsts()[expert] : 0;
-  if (count <= U::FEW) return moe::list_few<U>(ids, count, first_expert, expert, next, next + S::counts()[::min(expert, U::E - 1)], rows, places);
+  if (count <= U::FEW) return moe::list_few<U, S>(count, expert, next, next + S::counts()[::min(expert, U::E - 1)], rows, places);
   for (int base = 0; base < count; base += U::CHUNK) {
     int local[EACH], found = 0;
 #pragma unroll

@@ -7,10 +7,10 @@
 family! { moe_group, template "moe/group.cuh";
   dims    { H = hidden, E = experts / ep, T = experts_per_token }
   variant w32 { THREADS = 1024 }
-  const   { LISTS = ceil_div(32 * E, THREADS), CHUNK = 8 * THREADS, FEW = 2048, LIFTS = 2, MANY = 48 }
-  require { THREADS == 1024, E <= THREADS, H % 32 == 0 }
+  const   { LISTS = ceil_div(32 * E, THREADS), CHUNK = 8 * THREADS, FEW = THREADS * 4, LIFTS = 2, MANY = 48 }
+  require { THREADS == 1024, FEW <= CHUNK, E <= THREADS, H % 32 == 0 }
   smem    { counts: i32[E], firsts: i32[E], totals: u64[THREADS / 32], found: u32[CHUNK] }
-  args    { x: bf16[M, H], ids: i32[M, T], first_expert: i32, slab: i32, plan: mut i32[2], entries: mut i32[L, 4],
+  args    { x: bf16[M, H], ids: i32[M, T], first_expert: i32, slab: i32, plan: mut i32[4], entries: mut i32[L, 4],
             rows: mut i32[M * T], places: mut i32[M, T], lifted: mut bf16[M, H], starts: mut f32[M, H / 32] }
   launch  { grid LISTS + ceil_div(M * (H / 8), LIFTS * THREADS), block THREADS, pdl }
 }

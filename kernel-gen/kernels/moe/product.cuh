@@ -7,7 +7,7 @@
 
 #include "kd/int4.cuh"
 #include "kd/vec.cuh"
-#include "moe/stream.cuh"
+#include "moe/draw.cuh"
 #include "ptx/mma.cuh"
 
 namespace kd {
@@ -235,30 +235,111 @@ __device__ __forceinline__ void write_bias(uint32_t* to) {
   if (threadIdx.x == 0) *reinterpret_cast<uint4*>(to) = make_uint4(INT4_BIAS, INT4_BIAS, INT4_BIAS_HIGH, INT4_BIAS_HIGH);
 }
 
-// All items of the calling warp's team, as products_of.
-template <class U, class S, class Row, class Store>
-__device__ __forceinline__ void products(const void* weights, const Lists& lists, const __nv_bfloat16* values, Row row,
-                                         Store store, void (*ready)()) {
-  constexpr int TEAMS = U::WARPS / U::SEGS;
-  using W = Walk<U, U::UNITS, Lists>;
-  using Own = Ring<U, W, U::BLOCKS>;
-  const int warp = threadIdx.x / 32, team = warp / U::SEGS, segment = warp % U::SEGS;
-  uint64_t* bars = S::bars() + warp * U::STAGES;
-  ring_barriers<U>(bars), joint_barriers<U>(S::joints()), write_bias(S::bias());
-  if (threadIdx.x % 32 == 0) ptx::barriers_ready();
-  __syncthreads();
-  W& walk = reinterpret_cast<W*>(S::walks())[2 * warp];
-  Own ring{S::ring() + warp * U::STAGES * Own::STAGE_BYTES, bars, static_cast<const unsigned char*>(weights),
-           segment * U::BLOCKS, lists, &walk + 1};
-  walk.begin(lists, share_of_cta() * TEAMS + team, gridDim.x * TEAMS);
-  if (ptx::elect_one()) {
-    ring.ahead[0] = walk;
-    ring.start();
+// Sums of the items of a warp whose K is so short that a slab's values, and where its sums start, stay in registers over all of
+// an expert's units: the bits of product.
+template <class U, class S, class R, class Row, class Store>
+__device__ __forceinline__ void kept_products(R& ring, Feed<U>* feed, const __nv_bfloat16* values, Row row, Store store) {
+  const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+  // With the starts of a fourth block there are not enough registers.
+  constexpr int STARTS = U::BLOCKS < 4 ? U::BLOCKS : 3;
+  Tokens<1> tokens[U::BLOCKS][2];
+  float start[STARTS][2][1][4];
+  int held = -1;
+#pragma unroll 1
+  for (int begun = 0;; ++begun) {
+    __syncwarp();
+    const Item item = feed->items[begun % Feed<U>::DEPTH];
+    if (item.rows == 0) return;
+    if (item.first != held) {
+      held = item.first;
+      Rows<1> from;
+      from.real[0] = g < item.rows;
+      from.at[0] = values + int64_t(row(held + (g < item.rows ? g : 0))) * U::K + 8 * t;
+#pragma unroll
+      for (int i = 0; i < 2 * U::BLOCKS; ++i) tokens[i / 2][i % 2] = {}, load<1>(from, i, tokens[i / 2][i % 2]);
+      const uint4 bias = ptx::load_shared16(S::bias());
+#pragma unroll
+      for (int i = 0; i < 2 * STARTS; ++i) start_of<1>(tokens[i / 2][i % 2], bias, start[i / 2][i % 2]);
+    }
+    float sum[2][1][4] = {};
+#pragma unroll
+    for (int stage = 0; stage < U::BLOCKS / U::PER_STAGE; ++stage) {
+      ring.renew();
+      const unsigned char* at = ring.front();
+#pragma unroll
+      for (int b = stage * U::PER_STAGE; b < (stage + 1) * U::PER_STAGE; ++b, at += BLOCK_BYTES) {
+        uint4 words[2];
+        uint2 scales[2];
+#pragma unroll
+        for (int m = 0; m < 2; ++m) {
+          words[m] = *reinterpret_cast<const uint4*>(at + 512 * m + 16 * lane);
+          scales[m] = *reinterpret_cast<const uint2*>(at + WORD_BYTES + 64 * m + 8 * g);
+        }
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          float own[1][4];
+          if (b >= STARTS) start_of<1>(tokens[b][c], ptx::load_shared16(S::bias()), own);
+          multiply<1>({c ? words[0].z : words[0].x, c ? words[1].z : words[1].x},
+                      {c ? words[0].w : words[0].y, c ? words[1].w : words[1].y},
+                      {c ? scales[0].y : scales[0].x, c ? scales[1].y : scales[1].x}, tokens[b][c],
+                      b < STARTS ? start[b < STARTS ? b : 0][c] : own, sum);
+        }
+      }
+      ring.pop();
+    }
+#pragma unroll
+    for (int m = 0; m < 2; ++m) store(item.unit, m, item.first + 2 * t, item.rows - 2 * t, sum[m][0]);
   }
+}
+
+// All items of the calling warp's team, as products_of; teams draw from `drawn`, 0 at first.
+template <class U, class S, class Row, class Store>
+__device__ __forceinline__ void products(const void* weights, const Lists& lists, int32_t* drawn, const __nv_bfloat16* values,
+                                         Row row, Store store, void (*ready)()) {
+  constexpr int TEAMS = U::WARPS / U::SEGS;
+  const int warp = threadIdx.x / 32, team = warp / U::SEGS, segment = warp % U::SEGS, lane = threadIdx.x % 32;
+  const int g = lane / 4, t = lane % 4, count = lists.count(), total = lists.cost() * U::UNITS;
+  const Pool pool{drawn, S::costs(), count, total - total / U::POOL, total};
+  for (int i = threadIdx.x; i < count; i += 32 * U::WARPS) S::costs()[i] = lists.cost_before(i);
+  uint64_t *bars = S::bars() + warp * U::STAGES, *told = S::told() + team * DRAWS;
+  ring_barriers<U>(bars), joint_barriers<U>(S::joints()), write_bias(S::bias());
+  if (segment == 0 && lane < DRAWS) ptx::barrier_init(told + lane, 1);
+  ptx::barriers_ready();
+  __syncthreads();
+  Feed<U>* feed = reinterpret_cast<Feed<U>*>(S::feeds()) + warp;
+  feed->walk.begin(lists, pool.from, share_of_cta() * TEAMS + team, gridDim.x * TEAMS);
+  DrawnRing<U> ring{S::ring() + warp * U::STAGES * DrawnRing<U>::STAGE_BYTES,
+                    bars,
+                    static_cast<const unsigned char*>(weights),
+                    segment,
+                    lists,
+                    feed,
+                    pool,
+                    told,
+                    S::numbers() + team * DRAWS};
+  if (ptx::elect_one()) ring.start();
   __syncwarp();
   ready();
+  if constexpr (U::SEGS == 1 && U::SLAB == 8 && U::BLOCKS <= 4) return kept_products<U, S>(ring, feed, values, row, store);
   Joint<U> joint{reinterpret_cast<float4*>(S::sums()) + team * U::SEGS * 64, S::joints() + 2 * team, S::joints() + 2 * team + 1};
-  products_of<U, S>(ring, walk, joint, segment, values, row, store);
+#pragma unroll 1
+  for (int begun = 0;; ++begun) {
+    __syncwarp();
+    const Item item = feed->items[begun % Feed<U>::DEPTH];
+    if (item.rows == 0) return;
+    with_tiles<U::SLAB / 8>((item.rows + 7) / 8, [&](auto tiles) {
+      constexpr int NT = decltype(tiles)::value;
+      Rows<NT> from;
+#pragma unroll
+      for (int j = 0; j < NT; ++j) {
+        from.real[j] = 8 * j + g < item.rows;
+        from.at[j] = values + int64_t(row(item.first + (from.real[j] ? 8 * j + g : 0))) * U::K + segment * U::SEG + 8 * t;
+      }
+      product<U, S, NT>(ring, joint, from, segment, [&](int m, int j, const float(&sums)[4]) {
+        store(item.unit, m, item.first + 8 * j + 2 * t, item.rows - (8 * j + 2 * t), sums);
+      });
+    });
+  }
 }
 
 }  // namespace moe

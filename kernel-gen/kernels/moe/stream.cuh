@@ -69,6 +69,8 @@ struct Walk {
   __device__ __forceinline__ bool done() const { return cost >= end; }
   __device__ __forceinline__ int first() const { return entry.first + slab * U::SLAB; }
   __device__ __forceinline__ int rows() const { return ::min(U::SLAB, entry.rows - slab * U::SLAB); }
+  // Whether the next item reads the same weights.
+  __device__ __forceinline__ bool again() const { return slab + 1 < slabs; }
 
   __device__ __forceinline__ void enter(const L& entries, int to) {
     index = to;
@@ -77,22 +79,28 @@ struct Walk {
     step = slab = 0;
   }
 
-  // The share of `team` of `teams`, found by a whole warp.
-  __device__ __forceinline__ void begin(const L& entries, int team, int teams) {
-    const typename L::Product total = entries.cost() * STEPS;
+  // The share of `team` of `teams` of the first `total`, found by a whole warp.
+  __device__ __forceinline__ void begin(const L& entries, typename L::Product total, int team, int teams) {
     const int from = int(total * team / teams), to = int(total * (team + 1) / teams);
     const int at = entry_at(entries, entries.count(), from, STEPS);
-    if (ptx::elect_one()) {
-      cost = from, end = to;
-      if (!done()) {
-        enter(entries, at);
-        const int each = entry_cost(entry.rows, U::SLAB);
-        step = (from - entry.cost_before * STEPS) / each;
-        cost = entry.cost_before * STEPS + step * each;
-        while (cost < from) next(entries);
-      }
-    }
+    if (ptx::elect_one()) begin_at(entries, at, from, to);
     __syncwarp();
+  }
+
+  // The share of `team` of `teams` of all.
+  __device__ __forceinline__ void begin(const L& entries, int team, int teams) {
+    begin(entries, typename L::Product(entries.cost() * STEPS), team, teams);
+  }
+
+  // The items that begin from cost `from` to before `to`, the first of them in entry `at`.
+  __device__ __forceinline__ void begin_at(const L& entries, int at, int from, int to) {
+    cost = from, end = to;
+    if (done()) return;
+    enter(entries, at);
+    const int each = entry_cost(entry.rows, U::SLAB);
+    step = (from - entry.cost_before * STEPS) / each;
+    cost = entry.cost_before * STEPS + step * each;
+    while (cost < from) next(entries);
   }
 
   __device__ __forceinline__ void next(const L& entries) {

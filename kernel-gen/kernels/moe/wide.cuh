@@ -201,13 +201,13 @@ __device__ __forceinline__ void wide_products(const void* weights, const Lists& 
 
 // In the form that the unit is declared with.
 template <class U, class S, class Row, class Store>
-__device__ __forceinline__ void all_products(const void* weights, const int32_t* plan, const int32_t* entries,
+__device__ __forceinline__ void all_products(const void* weights, int32_t* plan, int product, const int32_t* entries,
                                              const __nv_bfloat16* values, Row row, Store store, void (*ready)()) {
   const Lists lists{plan, entries};
   if constexpr (U::WIDE)
     wide_products<U, S>(weights, lists, values, row, store, ready);
   else
-    products<U, S>(weights, lists, values, row, store, ready);
+    products<U, S>(weights, lists, plan + 2 + product, values, row, store, ready);
 }
 
 }  // namespace moe

@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "moe_down",
-    contract: "b95a1dde58f401ea",
+    contract: "090ea28687638980",
     variants: &["narrow", "wide"],
     cooperative: false,
     pdl: true,
@@ -25,8 +25,8 @@ pub struct Args<'a> {
     pub w: Int4Ref<'a, 3>,
     /// `bf16[R, I]`, read.
     pub h: TensorRef<'a, ::half::bf16, 2>,
-    /// `i32[2]`, read.
-    pub plan: TensorRef<'a, i32, 1>,
+    /// `i32[4]`, written.
+    pub plan: TensorMut<'a, i32, 1>,
     /// `i32[E, 4]`, read.
     pub entries: TensorRef<'a, i32, 2>,
     /// `f32[R, H]`, written.
@@ -68,7 +68,7 @@ impl MoeDown {
         shapes.expect("w", 1, args.w.dim(1), "H", || Some(h))?;
         shapes.expect("w", 2, args.w.dim(2), "I", || Some(i))?;
         shapes.expect("h", 1, args.h.dim(1), "I", || Some(i))?;
-        shapes.expect("plan", 0, args.plan.dim(0), "2", || Some(2))?;
+        shapes.expect("plan", 0, args.plan.dim(0), "4", || Some(4))?;
         shapes.expect("entries", 0, args.entries.dim(0), "E", || Some(e))?;
         shapes.expect("entries", 1, args.entries.dim(1), "4", || Some(4))?;
         shapes.expect("parts", 0, args.parts.dim(0), "R", || Some(r))?;

@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "moe_gate_up",
-    contract: "8c05d032a5f59973",
+    contract: "7331bf6ad79c79f0",
     variants: &["narrow", "wide"],
     cooperative: false,
     pdl: true,
@@ -25,8 +25,8 @@ pub struct Args<'a> {
     pub w: Int4Ref<'a, 3>,
     /// `bf16[M, H]`, read.
     pub x: TensorRef<'a, ::half::bf16, 2>,
-    /// `i32[2]`, read.
-    pub plan: TensorRef<'a, i32, 1>,
+    /// `i32[4]`, written.
+    pub plan: TensorMut<'a, i32, 1>,
     /// `i32[E, 4]`, read.
     pub entries: TensorRef<'a, i32, 2>,
     /// `i32[R]`, read.
@@ -71,7 +71,7 @@ impl MoeGateUp {
         shapes.expect("w", 1, args.w.dim(1), "2 * I", || arith::mul(2, i))?;
         shapes.expect("w", 2, args.w.dim(2), "H", || Some(h))?;
         shapes.expect("x", 1, args.x.dim(1), "H", || Some(h))?;
-        shapes.expect("plan", 0, args.plan.dim(0), "2", || Some(2))?;
+        shapes.expect("plan", 0, args.plan.dim(0), "4", || Some(4))?;
         shapes.expect("entries", 0, args.entries.dim(0), "E", || Some(e))?;
         shapes.expect("entries", 1, args.entries.dim(1), "4", || Some(4))?;
         shapes.expect("h", 0, args.h.dim(0), "R", || Some(r))?;

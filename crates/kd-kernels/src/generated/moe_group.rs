@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "moe_group",
-    contract: "e8b7527390a172e6",
+    contract: "2b92a95e46e132b3",
     variants: &["w32"],
     cooperative: false,
     pdl: true,
@@ -31,7 +31,7 @@ pub struct Args<'a> {
     pub first_expert: i32,
     /// `i32`, by value.
     pub slab: i32,
-    /// `i32[2]`, written.
+    /// `i32[4]`, written.
     pub plan: TensorMut<'a, i32, 1>,
     /// `i32[L, 4]`, written.
     pub entries: TensorMut<'a, i32, 2>,
@@ -81,7 +81,7 @@ impl MoeGroup {
         shapes.expect("x", 1, args.x.dim(1), "H", || Some(h))?;
         shapes.expect("ids", 0, args.ids.dim(0), "M", || Some(m))?;
         shapes.expect("ids", 1, args.ids.dim(1), "T", || Some(t))?;
-        shapes.expect("plan", 0, args.plan.dim(0), "2", || Some(2))?;
+        shapes.expect("plan", 0, args.plan.dim(0), "4", || Some(4))?;
         shapes.expect("entries", 1, args.entries.dim(1), "4", || Some(4))?;
         shapes.expect("rows", 0, args.rows.dim(0), "M * T", || arith::mul(m, t))?;
         shapes.expect("places", 0, args.places.dim(0), "M", || Some(m))?;

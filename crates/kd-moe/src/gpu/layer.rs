@@ -95,6 +95,7 @@ impl Form {
         match rows {
             0..=FEW_ROWS if rows * width <= 4096 => Self::Few,
             0..=128 => Self::Narrow,
+            129..=288 if width <= 256 => Self::Narrow,
             129..=640 => Self::Wide,
             _ => Self::Many,
         }
@@ -227,7 +228,7 @@ impl ExpertKernels {
             ids: batch.ids,
             first_expert,
             slab: form.slab(),
-            plan: TensorMut::new(stream, scratch.totals.slice_mut(..2), [2])?,
+            plan: TensorMut::new(stream, scratch.totals.slice_mut(..4), [4])?,
             entries: TensorMut::new(stream, scratch.entries.slice_mut(..lists * 4), [lists, 4])?,
             rows: TensorMut::new(stream, scratch.rows.slice_mut(..choices), [choices])?,
             places: TensorMut::new(stream, scratch.places.slice_mut(..choices), [rows, top_k])?,
@@ -268,7 +269,7 @@ impl ExpertKernels {
         let gate_up = moe_gate_up::Args {
             w: Int4Ref::new(stream, experts.gate_up.as_view(), [held, 2 * width, hidden])?,
             x: TensorRef::new(stream, scratch.lifted.slice(..rows * hidden), [rows, hidden])?,
-            plan: TensorRef::new(stream, scratch.totals.slice(..2), [2])?,
+            plan: TensorMut::new(stream, scratch.totals.slice_mut(..4), [4])?,
             entries: TensorRef::new(stream, scratch.entries.slice(..held * 4), [held, 4])?,
             rows: TensorRef::new(stream, scratch.rows.slice(..choices), [choices])?,
             h: TensorMut::new(stream, scratch.hidden.slice_mut(..choices * width), [choices, width])?,
@@ -277,7 +278,7 @@ impl ExpertKernels {
         let down = moe_down::Args {
             w: Int4Ref::new(stream, experts.down.as_view(), [held, hidden, width])?,
             h: TensorRef::new(stream, scratch.hidden.slice(..choices * width), [choices, width])?,
-            plan: TensorRef::new(stream, scratch.totals.slice(..2), [2])?,
+            plan: TensorMut::new(stream, scratch.totals.slice_mut(..4), [4])?,
             entries: TensorRef::new(stream, scratch.entries.slice(..held * 4), [held, 4])?,
             parts: TensorMut::new(stream, scratch.parts.slice_mut(..choices * hidden), [choices, hidden])?,
         };

@@ -11,6 +11,9 @@ use super::{GpuError, MOST_ROWS, Shape};
 /// Rows of a slab in the form for many rows.
 pub(super) const MANY_SLAB: usize = 48;
 
+/// Experts with rows, their cost, and what has been drawn of each product.
+const TOTALS: usize = 4;
+
 /// The scratch of runs of up to `rows` rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
@@ -72,7 +75,9 @@ impl Plan {
     pub fn bytes(&self) -> Result<usize, GpuError> {
         let Sizes { entries, choices, lifted, hidden, parts } = self.sizes()?;
         let starts = (lifted + hidden) / GROUP;
-        Ok(4 * (2 + entries + 2 * choices + self.counts()) + 2 * (lifted + hidden) + 4 * (starts + parts))
+        Ok(4 * (TOTALS + entries + 2 * choices + self.counts())
+            + 2 * (lifted + hidden)
+            + 4 * (starts + parts))
     }
 
     /// Counts of arrivals: one for each unit of down, and two of CTAs.
@@ -136,7 +141,7 @@ impl Scratch {
         };
         Ok(Self {
             plan,
-            totals: ints(2)?,
+            totals: ints(TOTALS)?,
             entries: ints(sizes.entries)?,
             rows: ints(sizes.choices)?,
             places: ints(sizes.choices)?,
@@ -193,9 +198,9 @@ mod tests {
     fn the_scratch_follows_from_the_rows() {
         let bytes = |rows| Plan::new(TP8, rows).and_then(|plan| plan.bytes()).expect("a size");
         let per_row = 8 * 4 * 2 + 7168 * 2 + 224 * 4 + 8 * (256 * 2 + 8 * 4 + 7168 * 4);
-        assert_eq!(bytes(1), 8 + 384 * 16 + 226 * 4 + per_row);
+        assert_eq!(bytes(1), 16 + 384 * 16 + 226 * 4 + per_row);
         // And a list of the slabs that are full.
-        assert_eq!(bytes(4096), 8 + (384 + 4096 * 8 / 48) * 16 + 226 * 4 + 4096 * per_row);
+        assert_eq!(bytes(4096), 16 + (384 + 4096 * 8 / 48) * 16 + 226 * 4 + 4096 * per_row);
     }
 
     /// Fault marlin.md §9 row 3: a size that cannot be is refused, not cut.
