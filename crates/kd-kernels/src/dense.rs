@@ -9,6 +9,8 @@ use crate::{
 
 /// Up to so many rows `dense` alone is used.
 const FEW: i64 = 64;
+/// Up to so many rows are one tile of the widest variants of `dense`.
+const FEW_WIDE: i64 = 88;
 /// Rows of a tile of `dense_mid`.
 const MID: i64 = 144;
 
@@ -100,8 +102,9 @@ fn family(m: i64, n: i64, k: i64) -> Rows {
     let results = m.saturating_mul(n);
     if n % 4 != 0 || m <= FEW || m > 2048 {
         Rows::Few
-    } else if (m <= MID && if k <= 2048 { n > 4096 } else { n > 1024 })
-        || (m <= 2 * MID && k > 4096 && (2048..=4096).contains(&n))
+    } else if (m <= MID && k <= 2048 && n > 4096)
+        || (m > FEW_WIDE && m <= MID && k > 2048 && n > 1024)
+        || (m > MID && m <= 2 * MID && k > 4096 && (2048..=4096).contains(&n))
     {
         Rows::Mid
     } else if m > MID && (results >= 3_000_000 || (results >= 1_000_000 && n <= 4096 && k > 4096)) {
@@ -139,7 +142,9 @@ mod tests {
         for (m, n, k) in [(132, 20_480, 7168), (132, 2112, 7168), (264, 2112, 7168), (132, 7168, 1024)] {
             assert_eq!(family(m, n, k), Rows::Mid, "{m} {n} {k}");
         }
-        for (m, n, k) in [(64, 20_480, 7168), (132, 1536, 1536), (528, 1536, 1536), (264, 7168, 8192)] {
+        for (m, n, k) in
+            [(64, 20_480, 7168), (72, 20_480, 7168), (132, 1536, 1536), (528, 1536, 1536), (264, 7168, 8192)]
+        {
             assert_eq!(family(m, n, k), Rows::Few, "{m} {n} {k}");
         }
         assert_eq!(family(528, 20_482, 7168), Rows::Few, "rows of whole quads only");

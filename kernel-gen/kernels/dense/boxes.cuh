@@ -3,7 +3,6 @@
 #pragma once
 
 #include "dense/gemm.cuh"
-#include "ptx/sums.cuh"
 #include "ptx/tensor.cuh"
 
 namespace kd {
@@ -44,13 +43,14 @@ __device__ __forceinline__ void produce(const ptx::TensorMap& x, const ptx::Tens
   }
 }
 
-// As gemm::share_sums, for tiles whose segments the ring does not hold at once: the last warp reads them into registers, those
-// of AT_ONCE tiles of 16 x 8 at a time.
-template <class U, class At>
+// As gemm::share_sums, for tiles whose segments the ring does not hold at once: it takes those of AT_ONCE of a warp's tiles of
+// 16 x 8 at a time.
+template <class U, class S, class At>
 __device__ __forceinline__ void share_sums(const gemm::Sums<U>& sum, const gemm::Parts& parts, int token, int row, int M, int N,
                                            At at) {
-  constexpr int TILES = U::MT * U::NT, AT_ONCE = 6;
-  const int lane = threadIdx.x % 32, rows = (N + 15) / 16, place = token / 8 * rows + row / 16;
+  constexpr int WARPS = U::WR * U::WT, TILES = U::MT * U::NT, AT_ONCE = (TILES + 1) / 2;
+  static_assert(WARPS * AT_ONCE * U::SEGS * 512 <= S::RING_COUNT, "half of the tile's segments fit");
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rows = (N + 15) / 16, place = token / 8 * rows + row / 16;
   const int64_t segment = int64_t(parts.blocks) * rows * 128;
   float* first = parts.sums + int64_t(place) * 128 + lane * 4;
   const auto live = [=](int tile) { return token + tile / U::MT * 8 < M && row + tile % U::MT * 16 < N; };
@@ -67,23 +67,27 @@ __device__ __forceinline__ void share_sums(const gemm::Sums<U>& sum, const gemm:
     last = ptx::add_acquire_release(parts.arrived + place, 1) == U::SEGS - 1;
     if (last) parts.arrived[place] = 0;
   }
-  __syncwarp();
+  ptx::named_barrier<32 * WARPS>(1);  // the ring is free
   if (!__shfl_sync(0xffffffffu, last, 0)) return;
+  float4* room = reinterpret_cast<float4*>(S::ring()) + warp * AT_ONCE * U::SEGS * 32 + lane;
 #pragma unroll
   for (int begin = 0; begin < TILES; begin += AT_ONCE) {
-    float4 all[AT_ONCE][U::SEGS];
 #pragma unroll
     for (int tile = begin; tile < begin + AT_ONCE && tile < TILES; ++tile)
 #pragma unroll
       for (int i = 0; i < U::SEGS; ++i)
-        if (live(tile)) all[tile - begin][i] = ptx::load_device16f(first + i * segment + spot(tile));
+        if (live(tile))
+          ptx::copy16(ptx::shared_address(room + ((tile - begin) * U::SEGS + i) * 32), first + i * segment + spot(tile));
+    ptx::copy_commit();
+    ptx::copy_wait<0>();
 #pragma unroll
     for (int tile = begin; tile < begin + AT_ONCE && tile < TILES; ++tile) {
       if (!live(tile)) continue;
-      float4 total = all[tile - begin][0];
+      const float4* part = room + (tile - begin) * U::SEGS * 32;
+      float4 total = part[0];
 #pragma unroll
       for (int i = 1; i < U::SEGS; ++i) {
-        const float4 next = all[tile - begin][i];
+        const float4 next = part[i * 32];
         total.x += next.x, total.y += next.y, total.z += next.z, total.w += next.w;
       }
       gemm::store_tile(total, token + tile / U::MT * 8, row + tile % U::MT * 16, at);
@@ -110,7 +114,7 @@ __device__ __forceinline__ void dense_mid(const ptx::TensorMap& x, const ptx::Te
   gemm::consume<U, S>(ptx::shared_address(S::ring()), [&](const gemm::Sums<U>& sum, int, int own_row, int own_token) {
     ptx::grid_dependency_wait();  // nobody else may still read what is written now
     if constexpr (U::APART && U::CTAS > 1)
-      boxes::share_sums<U>(sum, {parts, arrived, B}, token + own_token, row + own_row, M, N, at);
+      boxes::share_sums<U, S>(sum, {parts, arrived, B}, token + own_token, row + own_row, M, N, at);
     else
       gemm::store_sums<U>(sum, token + own_token, row + own_row, at);
   });
