@@ -1,20 +1,32 @@
-//! Products with bf16 weights, for few rows by one family and for many by another.
+//! Products with bf16 weights, by three families for few, more and many rows.
 
 use half::bf16;
 
-use crate::families::{dense, dense_many};
+use crate::families::{dense, dense_many, dense_mid};
 use crate::{
     Choice, DenseScratch, KernelError, Kernels, LoadedUnit, Selection, Stream, TensorMut, TensorRef,
 };
 
 /// Up to so many rows `dense` alone is used.
-const FEW: i64 = 132;
+const FEW: i64 = 64;
+/// Up to so many rows are one tile of the widest variants of `dense`.
+const FEW_WIDE: i64 = 88;
+/// Rows of a tile of `dense_mid`.
+const MID: i64 = 144;
 
 /// `y = x Wᵀ` for inputs of one width. A row's bits depend on that row alone, not on who multiplies.
 #[derive(Debug)]
 pub struct DenseProduct {
     few: dense::Dense,
-    many: Option<dense_many::DenseMany>,
+    more: Option<(dense_mid::DenseMid, dense_many::DenseMany)>,
+}
+
+/// The family for a number of rows and a matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rows {
+    Few,
+    Mid,
+    Many,
 }
 
 impl DenseProduct {
@@ -23,8 +35,9 @@ impl DenseProduct {
     /// # Errors
     /// A bundle without them.
     pub fn load(kernels: &Kernels, k: usize) -> Result<Self, KernelError> {
+        let some = dense_mid::DenseMid::load(kernels, dense_mid::Dims { k: int(k) })?;
         let many = dense_many::DenseMany::load(kernels, dense_many::Dims { k: int(k) })?;
-        Ok(Self { many: Some(many), ..Self::few(kernels, k)? })
+        Ok(Self { more: Some((some, many)), ..Self::few(kernels, k)? })
     }
 
     /// Loads what any number of rows can do with.
@@ -32,7 +45,7 @@ impl DenseProduct {
     /// # Errors
     /// A bundle without it.
     pub fn few(kernels: &Kernels, k: usize) -> Result<Self, KernelError> {
-        Ok(Self { few: dense::Dense::load(kernels, dense::Dims { k: int(k) })?, many: None })
+        Ok(Self { few: dense::Dense::load(kernels, dense::Dims { k: int(k) })?, more: None })
     }
 
     /// `y = x Wᵀ`; by the kernels for few rows where `scratch` has no part for many. Launches that share `scratch` follow each
@@ -49,22 +62,30 @@ impl DenseProduct {
         y: TensorMut<'_, bf16, 2>,
     ) -> Result<Selection, KernelError> {
         let (m, n, k) = (x.dim(0), w.dim(0), w.dim(1));
-        let lanes = |unit: &LoadedUnit| i64::from(unit.resident() * stream.sms()) / token_tiles(unit, m);
-        let fitting = |many: &dense_many::DenseMany| {
-            let units = many.units().iter().filter(|unit| lanes(unit) > 0);
-            units.min_by_key(|unit| steps(unit, lanes(unit), n)).map(LoadedUnit::variant)
-        };
-        let many = self.many.as_ref().filter(|_| worth_many(m, n, k));
-        let best = many.and_then(|many| Some((many, fitting(many)?)));
-        let (Some((many, best)), Some(runs)) = (best, &mut scratch.many) else {
-            let (parts, arrived) = scratch.few.operands(stream, w.shape()[0])?;
-            return self.few.launch(stream, Choice::Auto, dense::Args { x, w, y, parts, arrived });
-        };
-        let (partial, arrived) = runs.operands(stream)?;
-        many.launch(stream, Choice::Forced(best), dense_many::Args { x, w, partial, arrived, y })
+        let columns = w.shape()[0];
+        if let Some((some, many)) = self.more.as_ref().filter(|_| scratch.many()) {
+            let lanes = |unit: &LoadedUnit| i64::from(unit.resident() * stream.sms()) / token_tiles(unit, m);
+            let fitting = many.units().iter().filter(|unit| lanes(unit) > 0);
+            let best = fitting.min_by_key(|unit| steps(unit, lanes(unit), n)).map(LoadedUnit::variant);
+            match (family(m, n, k), best) {
+                (Rows::Many, Some(best)) => {
+                    if let Some((partial, arrived)) = scratch.runs(stream)? {
+                        let args = dense_many::Args { x, w, partial, arrived, y };
+                        return many.launch(stream, Choice::Forced(best), args);
+                    }
+                }
+                (Rows::Mid, _) => {
+                    let (parts, arrived) = scratch.parts(stream, columns)?;
+                    return some.launch(stream, Choice::Auto, dense_mid::Args { x, w, y, parts, arrived });
+                }
+                _ => {}
+            }
+        }
+        let (parts, arrived) = scratch.parts(stream, columns)?;
+        self.few.launch(stream, Choice::Auto, dense::Args { x, w, y, parts, arrived })
     }
 
-    /// Whether passes of up to `rows` rows may use the kernels for many.
+    /// Whether passes of up to `rows` rows may use kernels other than those for few.
     pub(crate) fn has_many(rows: usize) -> bool {
         int(rows) > FEW
     }
@@ -74,14 +95,23 @@ fn int(size: usize) -> i64 {
     i64::try_from(size).unwrap_or(i64::MAX)
 }
 
-/// Whether `dense_many` is faster for M rows and N × K weights: where there is work for several waves, or for a part of one
-/// that clusters of CTAs do not fit into (measured on an H200, `docs/kernels/dense.md`).
-fn worth_many(m: i64, n: i64, k: i64) -> bool {
+/// The fastest family for M rows and N × K weights (measured on an H200, `docs/kernels/dense.md`): `dense_mid` for one tile of
+/// tokens, or two of a matrix that its CTAs then fill the device with; `dense_many` where there is work for several waves, or
+/// for a part of one that clusters of CTAs do not fit into.
+fn family(m: i64, n: i64, k: i64) -> Rows {
     let results = m.saturating_mul(n);
-    m > FEW
-        && n % 4 == 0
-        && m <= 2048
-        && (results >= 3_000_000 || (results >= 1_000_000 && n <= 4096 && k > 4096))
+    if n % 4 != 0 || m <= FEW || m > 2048 {
+        Rows::Few
+    } else if (m <= MID && k <= 2048 && n > 4096)
+        || (m > FEW_WIDE && m <= MID && k > 2048 && n > 1024)
+        || (m > MID && m <= 2 * MID && k > 4096 && (2048..=4096).contains(&n))
+    {
+        Rows::Mid
+    } else if m > MID && (results >= 3_000_000 || (results >= 1_000_000 && n <= 4096 && k > 4096)) {
+        Rows::Many
+    } else {
+        Rows::Few
+    }
 }
 
 /// Tiles of tokens of M rows: a launch of fewer CTAs would leave some without any.
@@ -105,13 +135,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_rows_are_worth_it_where_there_is_work_for_all() {
+    fn each_family_has_the_rows_that_it_is_fastest_for() {
         for (m, n, k) in [(264, 20_480, 7168), (528, 2112, 7168), (528, 7168, 1024), (264, 12_288, 1536)] {
-            assert!(worth_many(m, n, k), "{m} {n} {k}");
+            assert_eq!(family(m, n, k), Rows::Many, "{m} {n} {k}");
         }
-        for (m, n, k) in [(132, 20_480, 7168), (264, 2112, 7168), (528, 1536, 1536), (264, 7168, 8192)] {
-            assert!(!worth_many(m, n, k), "{m} {n} {k}");
+        for (m, n, k) in [(132, 20_480, 7168), (132, 2112, 7168), (264, 2112, 7168), (132, 7168, 1024)] {
+            assert_eq!(family(m, n, k), Rows::Mid, "{m} {n} {k}");
         }
-        assert!(!worth_many(528, 20_482, 7168), "rows of whole quads only");
+        for (m, n, k) in
+            [(64, 20_480, 7168), (72, 20_480, 7168), (132, 1536, 1536), (528, 1536, 1536), (264, 7168, 8192)]
+        {
+            assert_eq!(family(m, n, k), Rows::Few, "{m} {n} {k}");
+        }
+        assert_eq!(family(528, 20_482, 7168), Rows::Few, "rows of whole quads only");
     }
 }

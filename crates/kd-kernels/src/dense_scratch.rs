@@ -6,14 +6,36 @@ use crate::{DenseProduct, KernelError, Stream, TensorMut};
 
 /// What products with bf16 weights need beside their operands. Launches in stream order may share it; launches that may run at
 /// the same time may not.
+///
+/// One memory serves all families: `dense` and `dense_mid` see sums by tile of the result, and what there is no room for takes
+/// a variant without; `dense_many` sees sums by CTA.
 #[derive(Debug)]
 pub struct DenseScratch {
-    pub(crate) few: Partials,
-    pub(crate) many: Option<Runs>,
+    sums: CudaSlice<f32>,
+    /// A count for each tile of sums; zero between launches.
+    arrived: CudaSlice<i32>,
+    /// Whether there is room for what `dense_many` may need.
+    many: bool,
 }
 
-/// Most rows for which there is a variant of `dense` that needs [`Partials`].
+/// Most rows for which a variant of `dense` needs sums by tile.
 const FEW_ROWS: usize = 64;
+/// Most segments of K whose sums lie apart.
+const SEGMENTS: usize = 4;
+/// Rows and columns of a tile of the tensor core.
+const TILE: [usize; 2] = [8, 16];
+/// Sums of a tile of all segments.
+const TILE_SUMS: usize = SEGMENTS * TILE[0] * TILE[1];
+/// CTAs of `dense_many` that there is room for: two on each SM of the largest device.
+const CTAS: usize = 2 * 192;
+/// Sums and counters of such a CTA (its declaration).
+const CTA_SUMS: usize = 67_584;
+const CTA_COUNTERS: usize = 4;
+
+/// `parts` and `arrived` of `dense` and `dense_mid`.
+pub(crate) type Parts<'a> = (TensorMut<'a, f32, 4>, TensorMut<'a, i32, 2>);
+/// `partial` and `arrived` of `dense_many`.
+pub(crate) type Runs<'a> = (TensorMut<'a, f32, 1>, TensorMut<'a, i32, 1>);
 
 impl DenseScratch {
     /// Scratch of products of up to `rows` rows and `columns` columns.
@@ -32,85 +54,32 @@ impl DenseScratch {
         Self::sized(stream, rows.min(FEW_ROWS), columns, false)
     }
 
-    /// With room for sums of exactly so many rows, and with or without the part for many.
+    /// With room for sums of so many rows, and with or without that for many.
     pub(crate) fn sized(
         stream: &Stream,
         rows: usize,
         columns: usize,
         many: bool,
     ) -> Result<Self, KernelError> {
-        let many = many.then(|| Runs::new(stream)).transpose()?;
-        Ok(Self { few: Partials::new(stream, rows, columns)?, many })
-    }
-
-    /// Whether all counts are zero again, as they must be between launches.
-    pub(crate) fn settled(&self, stream: &Stream) -> Result<bool, KernelError> {
-        let many = self.many.iter().map(|runs| &runs.arrived);
-        for counts in many.chain([&self.few.arrived]) {
-            let counts = stream.cuda().clone_dtoh(counts);
-            let counts = counts.map_err(|error| KernelError::driver("reading counts of segments", error))?;
-            stream.synchronize()?;
-            if counts.iter().any(|count| *count != 0) {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    /// Bytes of [`DenseScratch::new`].
-    pub fn bytes(rows: usize, columns: usize) -> usize {
-        let many = if DenseProduct::has_many(rows) { Runs::BYTES } else { 0 };
-        Self::few_bytes(rows, columns) + many
-    }
-
-    /// Bytes of [`DenseScratch::few`].
-    pub fn few_bytes(rows: usize, columns: usize) -> usize {
-        Partials::bytes(rows.min(FEW_ROWS), columns)
-    }
-}
-
-/// Sums on their way between CTAs, for the variants of `dense` that spread K over CTAs of their own. A launch that there is no
-/// room for takes another variant, whose results are the same.
-#[derive(Debug)]
-pub(crate) struct Partials {
-    sums: CudaSlice<f32>,
-    /// Zero between launches.
-    arrived: CudaSlice<i32>,
-}
-
-/// Most segments of K that such a variant has.
-const SEGMENTS: usize = 4;
-/// Rows and columns of which a warp holds the sums, and counts that they are there: a tile of the tensor core.
-const TILE: [usize; 2] = [8, 16];
-
-impl Partials {
-    /// Allocates room for products of up to `rows` rows and `columns` columns.
-    ///
-    /// # Errors
-    /// A failed allocation.
-    fn new(stream: &Stream, rows: usize, columns: usize) -> Result<Self, KernelError> {
         let failed = |error| KernelError::driver("allocating room for sums of segments", error);
-        let tiles = Self::tiles(rows, columns);
+        let tiles = tiles(rows, columns, many);
         Ok(Self {
-            sums: stream.cuda().alloc_zeros(tiles * SEGMENTS * TILE[0] * TILE[1]).map_err(failed)?,
+            sums: stream.cuda().alloc_zeros(tiles * TILE_SUMS).map_err(failed)?,
             arrived: stream.cuda().alloc_zeros(tiles).map_err(failed)?,
+            many,
         })
     }
 
-    /// Bytes of [`Partials::new`].
-    fn bytes(rows: usize, columns: usize) -> usize {
-        Self::tiles(rows, columns) * (SEGMENTS * TILE[0] * TILE[1] * size_of::<f32>() + size_of::<i32>())
+    /// Whether there is room for kernels for more than [`FEW_ROWS`] rows.
+    pub(crate) fn many(&self) -> bool {
+        self.many
     }
 
-    fn tiles(rows: usize, columns: usize) -> usize {
-        rows.div_ceil(TILE[0]) * columns.div_ceil(TILE[1])
-    }
-
-    /// The operands of a launch with `columns` columns, with room for as many rows as there is.
+    /// For `columns` columns, with room for as many rows as there is.
     ///
     /// # Errors
     /// Memory of another device.
-    pub(crate) fn operands(&mut self, stream: &Stream, columns: usize) -> Result<Operands<'_>, KernelError> {
+    pub(crate) fn parts(&mut self, stream: &Stream, columns: usize) -> Result<Parts<'_>, KernelError> {
         let tiles = columns.div_ceil(TILE[1]).max(1);
         let blocks = self.arrived.len() / tiles;
         let sums = [SEGMENTS, blocks, tiles, TILE[0] * TILE[1]];
@@ -119,46 +88,49 @@ impl Partials {
             TensorMut::new(stream, self.arrived.slice_mut(..blocks * tiles), [blocks, tiles])?,
         ))
     }
-}
 
-/// `parts` and `arrived` of `dense`.
-pub(crate) type Operands<'a> = (TensorMut<'a, f32, 4>, TensorMut<'a, i32, 2>);
-
-/// Sums of the CTAs of `dense_many`, each with a run of segments.
-#[derive(Debug)]
-pub(crate) struct Runs {
-    partial: CudaSlice<f32>,
-    /// Zero between launches.
-    arrived: CudaSlice<i32>,
-}
-
-/// CTAs that there is room for: two on each SM of the largest device.
-const CTAS: usize = 2 * 192;
-/// Sums and counters of a CTA (the declaration of `dense_many`).
-const SUMS: usize = 67_584;
-const COUNTERS: usize = 4;
-
-impl Runs {
-    const BYTES: usize = CTAS * 4 * (SUMS + COUNTERS);
-
-    fn new(stream: &Stream) -> Result<Self, KernelError> {
-        let failed = |error| KernelError::driver("allocating room for sums of many rows", error);
-        Ok(Self {
-            partial: stream.cuda().alloc_zeros(CTAS * SUMS).map_err(failed)?,
-            arrived: stream.cuda().alloc_zeros(CTAS * COUNTERS).map_err(failed)?,
-        })
+    /// For `dense_many`, if there is room.
+    ///
+    /// # Errors
+    /// Memory of another device.
+    pub(crate) fn runs(&mut self, stream: &Stream) -> Result<Option<Runs<'_>>, KernelError> {
+        let (sums, counts) = (CTAS * CTA_SUMS, CTAS * CTA_COUNTERS);
+        if !self.many {
+            return Ok(None);
+        }
+        Ok(Some((
+            TensorMut::new(stream, self.sums.slice_mut(..sums), [sums])?,
+            TensorMut::new(stream, self.arrived.slice_mut(..counts), [counts])?,
+        )))
     }
 
-    /// `partial` and `arrived` of `dense_many`.
-    pub(crate) fn operands(
-        &mut self,
-        stream: &Stream,
-    ) -> Result<(TensorMut<'_, f32, 1>, TensorMut<'_, i32, 1>), KernelError> {
-        Ok((
-            TensorMut::new(stream, self.partial.as_view_mut(), [CTAS * SUMS])?,
-            TensorMut::new(stream, self.arrived.as_view_mut(), [CTAS * COUNTERS])?,
-        ))
+    /// Whether all counts are zero again, as they must be between launches.
+    pub(crate) fn settled(&self, stream: &Stream) -> Result<bool, KernelError> {
+        let counts = stream.cuda().clone_dtoh(&self.arrived);
+        let counts = counts.map_err(|error| KernelError::driver("reading counts of segments", error))?;
+        stream.synchronize()?;
+        Ok(counts.iter().all(|count| *count == 0))
     }
+
+    /// Bytes of [`DenseScratch::new`].
+    pub fn bytes(rows: usize, columns: usize) -> usize {
+        bytes(rows, columns, DenseProduct::has_many(rows))
+    }
+
+    /// Bytes of [`DenseScratch::few`].
+    pub fn few_bytes(rows: usize, columns: usize) -> usize {
+        bytes(rows, columns, false)
+    }
+}
+
+fn bytes(rows: usize, columns: usize, many: bool) -> usize {
+    tiles(rows.min(FEW_ROWS), columns, many) * (TILE_SUMS * size_of::<f32>() + size_of::<i32>())
+}
+
+/// Tiles that there is room for.
+fn tiles(rows: usize, columns: usize, many: bool) -> usize {
+    let runs = if many { (CTAS * CTA_SUMS).div_ceil(TILE_SUMS).max(CTAS * CTA_COUNTERS) } else { 0 };
+    (rows.div_ceil(TILE[0]) * columns.div_ceil(TILE[1])).max(runs)
 }
 
 #[cfg(test)]
@@ -167,7 +139,16 @@ mod tests {
 
     #[test]
     fn room_is_counted_in_whole_tiles() {
-        assert_eq!(Partials::bytes(8, 16), 4 * 8 * 16 * 4 + 4);
-        assert_eq!(Partials::bytes(33, 2100), Partials::bytes(40, 2112));
+        assert_eq!(bytes(8, 16, false), 4 * 8 * 16 * 4 + 4);
+        assert_eq!(DenseScratch::few_bytes(33, 2100), DenseScratch::few_bytes(40, 2112));
+    }
+
+    #[test]
+    fn room_for_many_suffices_for_every_family() {
+        let tiles = tiles(64, 7168, true);
+        assert!(tiles * TILE_SUMS >= CTAS * CTA_SUMS && tiles >= CTAS * CTA_COUNTERS);
+        for (rows, columns) in [(144, 20_480), (288, 4096), (132, 7168)] {
+            assert!(tiles / (columns / TILE[1]) * TILE[0] >= rows, "{rows} rows, {columns} columns");
+        }
     }
 }

@@ -25,7 +25,7 @@ family! { dense, template "dense/dense.cuh";
   variant r40 { MT = 1, NT = 5, WR = 4, WT = 1, SPLIT = 8, WHOLE = 0, APART = 0, LATE = 1, STEP = 64, DEPTH = 7, FEEDERS = 1 }
               when N % 4 == 0 prefer M <= 40 && N * K <= 40000000
   variant r64 { MT = 2, NT = 4, WR = 2, WT = 2, SPLIT = 8, WHOLE = 0, APART = 0, LATE = 1, STEP = 64, DEPTH = 6, FEEDERS = 2 }
-              when N % 4 == 0 prefer M <= 64 && N * K <= 40000000
+              when N % 4 == 0 prefer M <= max(64, min(144, 340000000 / max(N * K, 1))) && N * K <= 40000000
   variant n64 { MT = 2, NT = 8, WR = 4, WT = 1, SPLIT = 8, WHOLE = 0, APART = 0, LATE = 1, STEP = 64, DEPTH = 4, FEEDERS = 1 }
               when N % 4 == 0 prefer M <= max(64, 420000 / max(N, 1))
   variant n88 { MT = 2, NT = 11, WR = 8, WT = 1, SPLIT = 8, WHOLE = 0, APART = 0, LATE = 0, STEP = 32, DEPTH = 4, FEEDERS = 2 }

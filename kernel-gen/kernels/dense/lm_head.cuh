@@ -13,29 +13,37 @@ namespace head {
 
 constexpr int TILE = 80, QUADS = TILE / 4;
 
-// By a whole warp that holds a tile of one row, four logits in each of its first lanes and -inf in the others; `first` is the
-// token of this lane's first.
-__device__ __forceinline__ float4 summary(const float (&x)[4], int first) {
+// Of one row's tile, by LANES neighbouring lanes: lane `part` of them holds quads part, part + LANES, .. of it (-inf where there
+// is no token), the first of which starts with token `first`. In an order fixed by LANES.
+constexpr int LANES = 4, OWN_QUADS = QUADS / LANES;
+
+__device__ __forceinline__ float4 summary(const float (&x)[OWN_QUADS][4], int first) {
   constexpr uint32_t ALL = 0xffffffffu;
   float most = -INFINITY, sum = 0.0f;
   int token = first;
   bool bad = false;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    bad |= !(x[i] < INFINITY);
-    if (x[i] > most) most = x[i], token = first + i;  // drops a NaN, which `bad` keeps
+  for (int quad = 0; quad < OWN_QUADS; ++quad)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      bad |= !(x[quad][i] < INFINITY);
+      if (x[quad][i] > most) most = x[quad][i], token = first + quad * LANES * 4 + i;  // drops a NaN, which `bad` keeps
+    }
+#pragma unroll
+  for (int step = 1; step < LANES; step *= 2) {
+    const float others = __shfl_xor_sync(ALL, most, step);
+    const int at = __shfl_xor_sync(ALL, token, step);
+    if (others > most || (others == most && at < token)) most = others, token = at;
   }
-  const uint32_t own = ordered(most), best = __reduce_max_sync(ALL, own);
-  const int lane = __ffs(__ballot_sync(ALL, own == best)) - 1;  // the lowest: tokens ascend with lanes
-  token = __shfl_sync(ALL, token, lane);
-  most = __shfl_sync(ALL, most, lane);
 #pragma unroll
-  for (int i = 0; i < 4; ++i)
-    if (x[i] > -INFINITY && most < INFINITY) sum += expf(x[i] - most);
+  for (int quad = 0; quad < OWN_QUADS; ++quad)
 #pragma unroll
-  for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(ALL, sum, step);
-  bad = __any_sync(ALL, bad);
-  return make_float4(most, sum, bad ? 1.0f : 0.0f, __int_as_float(token));
+    for (int i = 0; i < 4; ++i)
+      if (x[quad][i] > -INFINITY && most < INFINITY) sum += expf(x[quad][i] - most);
+#pragma unroll
+  for (int step = 1; step < LANES; step *= 2) sum += __shfl_xor_sync(ALL, sum, step);
+  const uint32_t all_bad = __ballot_sync(ALL, bad) >> threadIdx.x % 32 / LANES * LANES;
+  return make_float4(most, sum, all_bad & ((1u << LANES) - 1) ? 1.0f : 0.0f, __int_as_float(token));
 }
 
 // The softmax sums of a row from those of its tiles, and its flag. By the whole CTA, in an order fixed by TILES.
@@ -57,25 +65,30 @@ __device__ __forceinline__ void join(const float4 (&own)[U::OWN], float* stats, 
   *finite = !bad && most > -INFINITY;
 }
 
-// Tiles of 80 by a warp each, once the CTAs' sums are there.
+// A tile of ROWS_AT_ONCE rows by a warp, once the CTAs' sums are there.
 template <class U, class S>
 __device__ __forceinline__ void finish(float* logits, float* tiles, int M, int N) {
-  constexpr int PARTS = U::ROWS / TILE, WARPS = U::THREADS / 32;
-  static_assert(U::ROWS % TILE == 0 && U::THREADS % 32 == 0, "a warp combines one tile of a row");
-  const int all = (N + TILE - 1) / TILE, lane = threadIdx.x % 32;
-#pragma unroll 2
-  for (int i = blockIdx.x * WARPS + threadIdx.x / 32; i < U::TOKENS * PARTS; i += U::CTAS * WARPS) {
-    const int64_t token = int64_t(blockIdx.y) * U::TOKENS + i / PARTS;
-    const int tile = blockIdx.z * PARTS + i % PARTS, row = tile * TILE + 4 * lane;
-    if (token >= M || tile >= all) continue;
-    float own[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
-    if (lane < QUADS && row < N) {
-      const float4 sum = gemm::sum4<U, S>(i / PARTS, i % PARTS * QUADS + lane);
-      *reinterpret_cast<float4*>(logits + token * N + row) = sum;
-      own[0] = sum.x, own[1] = sum.y, own[2] = sum.z, own[3] = sum.w;
+  constexpr int PARTS = U::ROWS / TILE, WARPS = U::THREADS / 32, ROWS_AT_ONCE = 32 / LANES;
+  static_assert(U::ROWS % TILE == 0 && U::THREADS % 32 == 0 && U::TOKENS % ROWS_AT_ONCE == 0, "whole tiles and warps");
+  const int all = (N + TILE - 1) / TILE, part = threadIdx.x % LANES;
+  for (int i = blockIdx.x * WARPS + threadIdx.x / 32; i < U::TOKENS / ROWS_AT_ONCE * PARTS; i += U::CTAS * WARPS) {
+    const int row = i / PARTS * ROWS_AT_ONCE, own = row + threadIdx.x % 32 / LANES, tile = blockIdx.z * PARTS + i % PARTS;
+    const int64_t token = int64_t(blockIdx.y) * U::TOKENS + own;
+    if (int64_t(blockIdx.y) * U::TOKENS + row >= M || tile >= all) continue;  // alike in the whole warp
+    const int first = tile * TILE + 4 * part;
+    float x[OWN_QUADS][4];
+#pragma unroll
+    for (int quad = 0; quad < OWN_QUADS; ++quad) {
+      const int at = first + quad * LANES * 4;
+      float4 sum = make_float4(-INFINITY, -INFINITY, -INFINITY, -INFINITY);
+      if (token < M && at < N) {
+        sum = gemm::sum4<U, S>(own, i % PARTS * QUADS + quad * LANES + part);
+        *reinterpret_cast<float4*>(logits + token * N + at) = sum;
+      }
+      x[quad][0] = sum.x, x[quad][1] = sum.y, x[quad][2] = sum.z, x[quad][3] = sum.w;
     }
-    const float4 of_tile = summary(own, row);
-    if (lane == 0) *reinterpret_cast<float4*>(tiles + (token * all + tile) * 4) = of_tile;
+    const float4 of_tile = summary(x, first);
+    if (part == 0 && token < M) *reinterpret_cast<float4*>(tiles + (token * all + tile) * 4) = of_tile;
   }
 }
 
@@ -95,6 +108,7 @@ __device__ __forceinline__ void lm_head_top_k(const float* logits, const float* 
   const int64_t row = blockIdx.x;
   // Neighbouring tiles go to different warps, so that each has its share of few tiles too.
   const int first_tile = threadIdx.x % 32 * U::WARPS + threadIdx.x / 32;
+  ptx::grid_dependency_launch();  // the weights of a product behind may be on their way while this runs
   ptx::grid_dependency_wait();
   float4 own[U::OWN];
 #pragma unroll
@@ -104,7 +118,6 @@ __device__ __forceinline__ void lm_head_top_k(const float* logits, const float* 
     if (tile < U::TILES) v = ptx::load16(tiles + (row * U::TILES + tile) * 4);
     own[i] = make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w));
   }
-  ptx::grid_dependency_launch();
   // The tiles with the K best maxima, in any order, and the least of these maxima, which as many logits reach.
   int32_t* chosen = S::chosen();
   select<U, S, U::OWN>([&](int i) { return ordered(own[i].x); },

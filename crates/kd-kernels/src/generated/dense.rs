@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "dense",
-    contract: "1ba370ba8a8eeaa4",
+    contract: "590e7346dd0770c8",
     variants: &[
         "n8",
         "n16",
@@ -177,7 +177,16 @@ fn preferred(
             "p40" => m <= 40 && n <= 2112 && n > 1024,
             "p64" => m <= 64 && n <= 2112 && n > 1024,
             "r40" => m <= 40 && arith::mul(n, k)? <= 40000000,
-            "r64" => m <= 64 && arith::mul(n, k)? <= 40000000,
+            "r64" => {
+                m
+                    <= arith::max(
+                        64,
+                        arith::min(
+                            144,
+                            arith::div(340000000, arith::max(arith::mul(n, k)?, 1)?)?,
+                        )?,
+                    )? && arith::mul(n, k)? <= 40000000
+            }
             "n64" => m <= arith::max(64, arith::div(420000, arith::max(n, 1)?)?)?,
             "n88" => n <= 4096,
             _ => true,

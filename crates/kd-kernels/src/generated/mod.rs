@@ -8,6 +8,7 @@ pub mod add_rms_norm;
 pub mod commit;
 pub mod dense;
 pub mod dense_many;
+pub mod dense_mid;
 pub mod draft_block;
 pub mod drafter_attention;
 pub mod drafter_context;

@@ -1,4 +1,4 @@
-//! `dense` and `dense_many` against `kd_tensor::linear`, and against each other bit by bit.
+//! `dense`, `dense_mid` and `dense_many` against `kd_tensor::linear`, and against each other bit by bit.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::{
     verify,
 };
 use crate::bundle::Row;
-use crate::families::{dense, dense_many};
+use crate::families::{dense, dense_many, dense_mid};
 use crate::{Choice, DenseScratch, Device, KernelError, Kernels, Stream, TensorRef};
 
 /// Output features by K: projections of K2.6 at eight ranks and at one. Others take [`NARROW`].
@@ -23,6 +23,9 @@ const COMPARED: usize = 96;
 /// Launches go through copies of the weights until these are this many bytes, so that timings are past any L2.
 const WORKING_SET: usize = 256 << 20;
 
+/// Families with the same bits.
+const FAMILIES: [&str; 3] = ["dense", "dense_mid", "dense_many"];
+
 pub(super) fn check(
     device: &Device,
     kernels: &Kernels,
@@ -33,7 +36,7 @@ pub(super) fn check(
     let most = rows.iter().copied().max().unwrap_or_default();
     // What the first variant of each K wrote.
     let mut first: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
-    for row in units(kernels, "dense").chain(units(kernels, "dense_many")) {
+    for row in FAMILIES.iter().flat_map(|family| units(kernels, family)) {
         let subject = Dense::new(device, kernels, row, most, seed)?;
         outcomes.extend(verify(&subject, rows)?);
         let mut memory = subject.memory(&(0..most).collect::<Vec<_>>())?;
@@ -68,12 +71,14 @@ struct Dense {
 
 enum Kernel {
     Few(dense::Dense),
+    Mid(dense_mid::DenseMid),
     Many(dense_many::DenseMany),
 }
 
 impl Kernel {
     fn load(kernels: &Kernels, family: &str, k: i64) -> Result<Self, KernelError> {
         Ok(match family {
+            "dense_mid" => Self::Mid(dense_mid::DenseMid::load(kernels, dense_mid::Dims { k })?),
             "dense_many" => Self::Many(dense_many::DenseMany::load(kernels, dense_many::Dims { k })?),
             _ => Self::Few(dense::Dense::load(kernels, dense::Dims { k })?),
         })
@@ -153,18 +158,21 @@ impl Subject for Dense {
         let w = TensorRef::new(stream, weights.as_view(), [self.n, self.k])?;
         memory.copy += 1;
         let (choice, y) = (Choice::Forced(self.variant.as_str()), memory.y.tensor(stream, shape)?);
-        let DenseScratch { few, many } = &mut memory.scratch;
-        match (&self.kernel, many) {
-            (Kernel::Many(kernel), Some(runs)) => {
-                let (partial, arrived) = runs.operands(stream)?;
-                kernel.launch(stream, choice, dense_many::Args { x, w, partial, arrived, y }).map(drop)
-            }
-            (Kernel::Few(kernel), _) => {
-                let (parts, arrived) = few.operands(stream, self.n)?;
+        let scratch = &mut memory.scratch;
+        match &self.kernel {
+            Kernel::Few(kernel) => {
+                let (parts, arrived) = scratch.parts(stream, self.n)?;
                 kernel.launch(stream, choice, dense::Args { x, w, y, parts, arrived }).map(drop)
             }
-            (Kernel::Many(_), None) => {
-                Err(KernelError::NotEligible { family: "dense_many", variant: "no scratch".to_owned() })
+            Kernel::Mid(kernel) => {
+                let (parts, arrived) = scratch.parts(stream, self.n)?;
+                kernel.launch(stream, choice, dense_mid::Args { x, w, y, parts, arrived }).map(drop)
+            }
+            Kernel::Many(kernel) => {
+                let none =
+                    || KernelError::NotEligible { family: "dense_many", variant: "no scratch".to_owned() };
+                let (partial, arrived) = scratch.runs(stream)?.ok_or_else(none)?;
+                kernel.launch(stream, choice, dense_many::Args { x, w, partial, arrived, y }).map(drop)
             }
         }
     }
