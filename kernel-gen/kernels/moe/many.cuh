@@ -240,9 +240,12 @@ __device__ __forceinline__ void many_products(const void* weights, const Order& 
 #pragma unroll 1
   while (order.index(n / M::K_STAGES) < order.total) {
     Supply<U, S, Order, Row>::wait_for_arrival(n);
-    const int4 item = *Supply<U, S, Order, Row>::item(n / M::K_STAGES);
-    with_tiles<U::SLAB / 8>((item.y + 7) / 8, [&](auto tiles) {
+    const int rows = Supply<U, S, Order, Row>::item(n / M::K_STAGES)->y;
+    with_tiles<U::SLAB / 8>((rows + 7) / 8, [&](auto tiles) {
       many_product<U, S, decltype(tiles)::value>(supply, n, [&](int j, const float(&sums)[M::M_TILES][4]) {
+        // Read again: kept over the products, it would not fit into registers. The queue still has it, for nobody brings more
+        // than STAGES stages after the last that this warp has released.
+        const int4 item = *Supply<U, S, Order, Row>::item((n - 1) / M::K_STAGES);
         store(Turn{item.x, item.y, item.z, item.w}, j, sums);
       });
     });
