@@ -63,7 +63,7 @@ fn budgets(c: &mut Criterion) {
     let (mut builder, mut forest) = (TreeBuilder::new(), Forest::new());
     c.bench_function("plan, grow, choose and observe of 16 streams", |b| {
         b.iter(|| {
-            allocator.rank(&mut candidates);
+            allocator.rank(STREAMS, &mut candidates);
             let candidates = &*candidates;
             let load = Load {
                 streams: STREAMS,

@@ -42,7 +42,7 @@ impl Engine {
                 Speculation::Tree { nodes: own } => (nodes += own, drafting.push(i)).1,
             }
         }
-        self.budget.rank(&mut may);
+        self.budget.rank(members.len(), &mut may);
         let committed: usize = (0..members.len()).map(|i| stream(i).sequence.committed).sum();
         let load = Load {
             streams: members.len(),

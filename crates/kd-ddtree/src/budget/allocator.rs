@@ -157,11 +157,16 @@ pub struct Allocator {
     /// Rounds since the other way was last seen, and how many it may be.
     since: u32,
     again: u32,
-    /// Rounds until the next review, and the streams for which the last one holds: all, those that may draft, and those of
-    /// them that never did.
+    /// Rounds until the next review, and the streams for which the last one holds, as [`streams_of`] counts them.
     rest: u32,
     reviewed: [usize; 3],
     rounds: u32,
+}
+
+/// What a review depends on: all streams, those that may draft, and those of them that never did.
+fn streams_of(streams: usize, candidates: &[Candidate]) -> [usize; 3] {
+    let fresh = candidates.iter().filter(|candidate| candidate.record.drafts() == 0).count();
+    [streams, candidates.len(), fresh]
 }
 
 /// Orders streams by what their drafts may be worth.
@@ -234,11 +239,11 @@ impl Allocator {
         self.account.spent()
     }
 
-    /// Puts those streams first that are to draft first: whose drafts may be worth most, and of equals those with least to
-    /// read.
-    pub fn rank(&self, candidates: &mut [Candidate]) {
+    /// Puts those of a round of `streams` streams first that are to draft first: whose drafts may be worth most, and of equals
+    /// those with least to read.
+    pub fn rank(&self, streams: usize, candidates: &mut [Candidate]) {
         // A round without drafts takes a third of a millisecond on a GPU: nothing is put in order that nobody asks for.
-        if self.rest > 0 && self.reviewed[1] == candidates.len() {
+        if self.rests(streams_of(streams, candidates)) {
             return;
         }
         let usual = self.classes.each_ref().map(|class| class.gain.expected(USUAL).unwrap_or(1.0));
@@ -257,9 +262,8 @@ impl Allocator {
         if self.rounds < WARM || load.candidates.is_empty() {
             return idle;
         }
-        let fresh = load.candidates.iter().filter(|candidate| candidate.record.drafts() == 0).count();
-        let reviewed = [streams, load.candidates.len(), fresh];
-        if self.rest > 0 && self.reviewed == reviewed {
+        let reviewed = streams_of(streams, load.candidates);
+        if self.rests(reviewed) {
             self.rest -= 1;
             return idle;
         }
@@ -376,6 +380,11 @@ impl Allocator {
             self.again = if plan.drafters > 0 { (2 * self.again).min(AGAIN[1]) } else { self.again };
             self.since = 0;
         }
+    }
+
+    /// Whether the last review still holds for these streams.
+    fn rests(&self, streams: [usize; 3]) -> bool {
+        self.rest > 0 && self.reviewed == streams
     }
 
     fn market<'a>(&'a self, load: Load<'a>) -> Market<'a> {

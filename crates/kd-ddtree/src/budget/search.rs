@@ -17,7 +17,8 @@ const PAY_OFF: f64 = 64.0;
 const STALE: (u64, f64) = (96, 1.2);
 /// Share of the known rate by which an unmeasured way must promise more to be worth a look.
 const PROMISING: f64 = 1.03;
-/// How much larger than the largest pass that was measured one may be that is looked at: beyond that nothing is known.
+/// How much larger than the largest pass that was measured one may be that is looked at, unless so many streams cannot draft in
+/// a smaller one: beyond that nothing is known.
 const FARTHEST: f64 = 4.0;
 /// Tokens left of each stream at which half of what a single drafted round gains is lost at ragged ends.
 const RAGGED: f64 = 256.0;
@@ -129,12 +130,13 @@ impl<'a> Market<'a> {
     }
 
     /// The way that was not measured lately and may bring most beyond `rate` for what a look at it is expected to cost,
-    /// and these costs in seconds. The first look of all is at the chain of one stream.
+    /// and these costs in seconds. The first look of all is at the chain of one stream, or of as few as can draft; it serves
+    /// whatever this process will generate, so that what is left of these streams does not limit it.
     pub(crate) fn promising(&self, rate: f64, affords: impl Fn(f64) -> bool) -> Option<(Way, f64)> {
         let round = self.load.streams as f64 / rate;
         let known = self.gains.iter().any(|gain| gain.samples() > 0);
         let chain = self.load.rows + self.load.depths;
-        let left = self.left();
+        let (left, fewest) = (self.left(), self.fewest());
         let looks = self.ways().filter_map(|(crowd, way)| {
             let most = self.most(crowd, way) / rate;
             let regret = self.regret(crowd, way, rate);
@@ -145,10 +147,9 @@ impl<'a> Market<'a> {
             };
             let saved = LUCK * left as f64 * (1.0 - 1.0 / most) / rate;
             let may = most > PROMISING
-                && way.rows as f64 <= FARTHEST * self.largest_known()
-                && saved > regret
+                && (way.rows as f64 <= FARTHEST * self.largest_known() || self.is_smallest(way))
                 && regret < ROOM * round
-                && (known || way.drafters == 1)
+                && if known { saved > regret } else { fewest == Some(way.drafters) }
                 && affords(regret);
             may.then_some(((way, regret), worth))
         });
@@ -178,9 +179,10 @@ impl<'a> Market<'a> {
         best(looks).map(|(look, _)| look)
     }
 
-    /// The way to see with least effort how drafting fares now: one stream's draft.
+    /// The way to see with least effort how drafting fares now: one stream's draft, or those of as few as can draft.
     pub(crate) fn refresh(&self, rate: f64) -> Option<(Way, f64)> {
-        let known = self.ways().filter(|(_, way)| way.drafters == 1 && self.is_size_measured(way.rows));
+        let fewest = self.fewest()?;
+        let known = self.ways().filter(|(_, way)| way.drafters == fewest && self.is_size_measured(way.rows));
         let rated = known.filter_map(|(crowd, way)| Some(((crowd, way), self.rate(crowd, way)?)));
         let ((crowd, way), _) = best(rated)?;
         Some((way, self.regret(crowd, way, rate)))
@@ -309,6 +311,17 @@ impl<'a> Market<'a> {
             let edges = self.edges(most).filter(move |&rows| rows >= least);
             edges.map(move |rows| (crowd, Way { drafters, rows }))
         })
+    }
+
+    /// The least number of drafting streams that their caps allow a larger pass; `None` if there is none.
+    fn fewest(&self) -> Option<usize> {
+        self.ways().next().map(|(_, way)| way.drafters)
+    }
+
+    /// Whether no smaller pass gives so many streams their floors.
+    fn is_smallest(&self, way: Way) -> bool {
+        let least = self.load.rows + (way.drafters * self.limits.floor).max(1);
+        bucket(way.rows) == bucket(least).max(bucket(self.load.rows) + 1)
     }
 
     /// Those of them whose passes are no larger than the largest one that was measured.

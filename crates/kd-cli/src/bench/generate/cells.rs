@@ -5,7 +5,7 @@ use kd_engine::budget::Allocator;
 use kd_engine::{Engine, Models, Speculation};
 use serde::{Deserialize, Serialize};
 
-use super::super::samples::Samples;
+use super::super::samples::{Samples, significant};
 use super::{engine, requests};
 use crate::args::{BenchGenerateArgs, Mode};
 use crate::generate::run;
@@ -122,8 +122,7 @@ impl<'a> Bench<'a> {
                     bail!("{} gives other tokens than the modes before it; this is a bug", modes[at]);
                 }
                 let run = &mut runs[at];
-                // Whole tokens: the clock knows no more.
-                run.rates.0.push(rate.round());
+                run.rates.0.push(significant(rate));
                 run.rounds = outcomes.iter().map(|o| o.stats.rounds).sum();
                 let rounds = run.rounds.max(1) as f64;
                 let sum = |of: fn(&kd_engine::StreamStats) -> u64| -> f64 {

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::super::floors::Floors;
 use super::super::record::Record;
-use super::super::samples::Ratio;
+use super::super::samples::{FEWEST, Ratio, significant};
 use super::super::table::Table;
 use super::super::work;
 use super::cells::{Cell, Runs};
@@ -63,12 +63,8 @@ pub(super) fn print(
     }
     writeln!(out, "{table}")?;
     writeln!(out, "{}", by_load(args, models, floors, cells))?;
-    for Verdict { what, limit, least, misses } in verdicts(cells) {
-        writeln!(
-            out,
-            "{what}: least {least}; {misses} of {} cells under {limit} beyond chance",
-            cells.len()
-        )?;
+    for verdict in verdicts(cells) {
+        writeln!(out, "{verdict}")?;
     }
     Ok(())
 }
@@ -96,7 +92,7 @@ pub(super) fn learnt(budget: &Allocator) -> anyhow::Result<()> {
 }
 
 fn rate(run: Option<&Runs>) -> String {
-    run.map_or_else(String::new, |run| format!("{:.0}", run.rates.median()))
+    run.map_or_else(String::new, |run| significant(run.rates.median()).to_string())
 }
 
 /// Over all prompts: what each mode does in a round, and how far plain decoding is from its floor.
@@ -132,11 +128,11 @@ fn by_load(args: &BenchGenerateArgs, models: &Models, floors: &Floors, cells: &[
                     streams.to_string(),
                     temperature.to_string(),
                     mode.to_string(),
-                    format!("{rate:.0}"),
+                    significant(rate).to_string(),
                     format!("{:.1}%", 100.0 * mean(&|run| run.rates.spread())),
                     format!("{tokens:.2}"),
                     format!("{nodes:.1}"),
-                    floor.map_or_else(String::new, |floor| format!("{floor:.0}")),
+                    floor.map_or_else(String::new, |floor| significant(floor).to_string()),
                     floor.map_or_else(String::new, |floor| format!("{:.2}", rate / floor)),
                 ]);
             }
@@ -159,16 +155,36 @@ struct Verdict {
     what: &'static str,
     limit: f64,
     least: Ratio,
+    cells: usize,
     /// Cells whose whole interval is under the limit.
     misses: usize,
+    /// Cells of which that cannot be said.
+    undecided: usize,
+}
+
+impl std::fmt::Display for Verdict {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { what, limit, least, cells, misses, undecided } = self;
+        write!(f, "{what}: least {least}; {misses} of {cells} cells under {limit} beyond chance")?;
+        match undecided {
+            0 => Ok(()),
+            _ => write!(
+                f,
+                ", {undecided} undecided: fewer than {FEWEST} repetitions are too few, or a rate is missing"
+            ),
+        }
+    }
 }
 
 fn verdicts(cells: &[Cell]) -> Vec<Verdict> {
     let verdict = |what, limit, ratio: &dyn Fn(&Cell) -> Option<Ratio>| {
         let all: Vec<Ratio> = cells.iter().filter_map(ratio).collect();
-        let least = all.iter().copied().min_by(|a, b| a.value.total_cmp(&b.value))?;
-        let misses = all.iter().filter(|ratio| ratio.misses(limit)).count();
-        Some(Verdict { what, limit, least, misses })
+        // What is no number is the least of all, whatever its sign.
+        let value = |ratio: &Ratio| if ratio.value.is_nan() { f64::NEG_INFINITY } else { ratio.value };
+        let least = all.iter().copied().min_by(|a, b| value(a).total_cmp(&value(b)))?;
+        let count = |what| all.iter().filter(|ratio| ratio.misses(limit) == what).count();
+        let (cells, misses, undecided) = (all.len(), count(Some(true)), count(None));
+        Some(Verdict { what, limit, least, cells, misses, undecided })
     };
     let all = [
         verdict("auto / plain", OF_PLAIN, &|cell| cell.of_plain(Mode::Auto)),
@@ -182,17 +198,20 @@ fn verdicts(cells: &[Cell]) -> Vec<Verdict> {
 pub(super) fn describe(args: &BenchGenerateArgs, floors: &Floors, record: &mut Record) {
     record.set("floors", floors.json());
     record.set("max_tokens", args.max_tokens.get());
-    let values = "tokens a second after the first tokens; ratios are quotients of medians, with the ends of their 95 % bootstrap intervals over repetitions";
+    let values = "tokens a second after the first tokens; ratios are quotients of medians, with the ends of their 95 % bootstrap intervals over repetitions; a cell of fewer than five, or without a rate, is undecided";
     record.set("values", values);
 }
 
 /// Writes the result file as far as there are cells.
 pub(super) fn write(args: &BenchGenerateArgs, cells: &[Cell], mut record: Record) -> anyhow::Result<()> {
-    for Verdict { what, limit, least, misses } in verdicts(cells) {
-        record.set(
-            what,
-            json!({"limit": limit, "least": of(least), "cells_under_limit_beyond_chance": misses}),
-        );
+    for Verdict { what, limit, least, misses, undecided, .. } in verdicts(cells) {
+        let verdict = json!({
+            "limit": limit,
+            "least": of(least),
+            "cells_under_limit_beyond_chance": misses,
+            "cells_undecided": undecided,
+        });
+        record.set(what, verdict);
     }
     let ratio = |cell: &Cell| {
         json!({
@@ -211,6 +230,45 @@ pub(super) fn write(args: &BenchGenerateArgs, cells: &[Cell], mut record: Record
 }
 
 /// Value and ends of the interval.
-fn of(Ratio { value, interval: [low, high] }: Ratio) -> [f64; 3] {
+fn of(Ratio { value, interval: [low, high], .. }: Ratio) -> [f64; 3] {
     [value, low, high].map(|x| (1000.0 * x).round() / 1000.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::samples::Samples;
+    use super::{Cell, Mode, Runs, verdicts};
+
+    fn cell(auto: &[f64], plain: &[f64]) -> Cell {
+        let run = |mode, rates: &[f64]| Runs {
+            mode,
+            rates: Samples(rates.to_vec()),
+            rounds: 1,
+            tokens_per_round: 1.0,
+            nodes_per_round: 0.0,
+        };
+        let runs = vec![run(Mode::Nodes(0), plain), run(Mode::Auto, auto)];
+        Cell { prompt: "p".to_owned(), streams: 1, temperature: 0.0, runs }
+    }
+
+    #[test]
+    fn only_enough_repetitions_make_a_miss() {
+        let cells = [cell(&[8.0; 5], &[10.0; 5]), cell(&[8.0; 4], &[10.0; 4]), cell(&[10.0; 5], &[10.0; 5])];
+        let verdict = &verdicts(&cells)[0];
+        assert_eq!((verdict.cells, verdict.misses, verdict.undecided), (3, 1, 1));
+        assert!(
+            verdict.to_string().contains("1 undecided: fewer than 5 repetitions are too few"),
+            "{verdict}"
+        );
+    }
+
+    #[test]
+    fn a_cell_without_a_ratio_is_the_least_and_undecided() {
+        for nan in [f64::NAN, -f64::NAN] {
+            let cells = [cell(&[9.9; 5], &[10.0; 5]), cell(&[nan; 5], &[nan; 5])];
+            let verdict = &verdicts(&cells)[0];
+            assert!(verdict.least.value.is_nan(), "{verdict}");
+            assert_eq!((verdict.misses, verdict.undecided), (0, 1), "{verdict}");
+        }
+    }
 }

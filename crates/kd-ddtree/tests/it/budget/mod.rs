@@ -1,5 +1,6 @@
 //! Budgets that the allocator chooses, against every fixed one, on machines whose costs are known.
 
+mod learning;
 mod sim;
 
 use std::collections::BTreeMap;

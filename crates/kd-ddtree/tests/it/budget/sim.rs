@@ -224,7 +224,7 @@ impl Sim {
                 (0..streams).collect()
             }
             Policy::Auto(allocator) => {
-                allocator.rank(&mut candidates);
+                allocator.rank(streams, &mut candidates);
                 let load = Load {
                     streams,
                     rows: streams,
