@@ -74,7 +74,8 @@ impl DenseProduct {
                         return many.launch(stream, Choice::Forced(best), args);
                     }
                 }
-                (Rows::Mid, _) => {
+                // A matrix with more columns than the scratch has places for is left to the kernels for few rows.
+                (Rows::Mid, _) if k <= 2048 || x.shape()[0].div_ceil(8) <= scratch.blocks(columns) => {
                     let (parts, arrived) = scratch.parts(stream, columns)?;
                     return some.launch(stream, Choice::Auto, dense_mid::Args { x, w, y, parts, arrived });
                 }

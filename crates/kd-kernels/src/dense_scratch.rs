@@ -75,13 +75,18 @@ impl DenseScratch {
         self.many
     }
 
+    /// Blocks of eight rows of `columns` columns that [`Self::parts`] has room for.
+    pub(crate) fn blocks(&self, columns: usize) -> usize {
+        self.arrived.len() / columns.div_ceil(TILE[1]).max(1)
+    }
+
     /// For `columns` columns, with room for as many rows as there is.
     ///
     /// # Errors
     /// Memory of another device.
     pub(crate) fn parts(&mut self, stream: &Stream, columns: usize) -> Result<Parts<'_>, KernelError> {
         let tiles = columns.div_ceil(TILE[1]).max(1);
-        let blocks = self.arrived.len() / tiles;
+        let blocks = self.blocks(columns);
         let sums = [SEGMENTS, blocks, tiles, TILE[0] * TILE[1]];
         Ok((
             TensorMut::new(stream, self.sums.slice_mut(..sums.iter().product::<usize>()), sums)?,

@@ -213,6 +213,9 @@ __device__ __forceinline__ void wide_items(Ring<U, S> ring, Next set_up, float* 
     __syncthreads();
     own_turns(ring, rows, work, turn);
     ring.skip(work.entry + work.steps);
+    // A barrier does not tell a warp's arrival for the next phase from another's for this one: all have passed these places before
+    // any asks for them again.
+    if ((work.entry + work.steps) % U::ST != 0) __syncthreads();
     // Half of the warps take the next item's queries before results leave, so that its first keys can be on their way.
     const bool more = work_of<S>(turn + 1).steps >= 0;
     if (more) {

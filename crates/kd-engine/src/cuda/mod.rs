@@ -84,11 +84,11 @@ impl Gpu {
     /// Models that are not implemented on GPUs, a failed call.
     pub fn chunk_that_fits(&self, models: &Models, options: EngineOptions) -> Result<usize, EngineError> {
         let stream = self.device.stream().map_err(CudaError::from)?;
-        let mut rows = options.chunk(false);
+        let (mut rows, least) = (options.chunk(false), options.mixed_chunk.max(1));
         loop {
             let plan = Plan::new(models, EngineOptions { prefill_chunk: rows, ..options }, self.nodes)?;
             match plan.fits(&stream, models) {
-                Err(CudaError::OutOfMemory { .. }) if rows > options.mixed_chunk => rows = rows.div_ceil(2),
+                Err(CudaError::OutOfMemory { .. }) if rows > least => rows = rows.div_ceil(2).max(least),
                 // What does not fit at all is said when the engine is made.
                 Ok(()) | Err(CudaError::OutOfMemory { .. }) => return Ok(rows),
                 Err(error) => return Err(error.into()),
