@@ -1,9 +1,9 @@
 //! The CUDA backend: models in device memory, passes replayed as graphs.
 //!
-//! A round is two graphs for now: *forward → head → draw* for the rows of all trees, and, after the walk on the host,
-//! *commit → read* for the visited ones; a third drafts. Each is captured once for every [bucket](buckets) of sizes while
-//! the engine is made. Then the device is frozen: from there on a round writes a few small buffers, launches, and reads the
-//! drawn tokens or, where a request needs the host's sampler, the logits.
+//! A round is three graphs: one drafts, *forward → head → draw* is for the rows of all trees, and, after the walk on the
+//! host, *commit → read* for the visited ones, or *commit* alone where no stream drafted. Each is captured once for every
+//! [bucket](buckets) of sizes while the engine is made. Then the device is frozen: from there on a round writes a few small
+//! buffers, launches, and reads the drawn tokens or, where a request needs the host's sampler, the logits.
 
 mod backend;
 mod buckets;

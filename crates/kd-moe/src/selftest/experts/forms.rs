@@ -11,7 +11,8 @@ use crate::gpu::Form;
 /// Rows at the edges of slabs, of what a few rows are, of one slab more, and so many that experts have several slabs and draws.
 const ROWS: [usize; 11] = [1, 2, 7, 8, 9, 33, 63, 64, 130, 300, 600];
 
-/// Every form that a shape has against [`Form::Narrow`], with a row that holds a NaN and a padded one among the others.
+/// Every form that a shape has against the first that takes so many rows, with a row that holds a NaN and a padded one among
+/// the others.
 pub(in crate::selftest) fn check(
     device: &Device,
     kernels: &Kernels,
