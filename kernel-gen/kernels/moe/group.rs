@@ -1,9 +1,9 @@
-/// Rows by expert. `ids` of a row are the experts that it goes to, this rank's being `first_expert` and the `E - 1` after it;
-/// any other number (padded rows have -1) goes nowhere. `plan` becomes the number of experts with rows and their cost in slabs
-/// of `slab` rows; `entries` lists those experts, ascending: id, first place in `rows`, number of rows, cost before it; `rows`
-/// their rows, ascending; `places` where each choice stands in `rows`, or -1. For slabs of MANY rows, `plan` and `entries` are
-/// the slabs themselves, those with most rows first (moe/slabs.cuh): id, first place, rows, 0. `lifted` is `x` as the products take
-/// it, `starts` where the sums of its groups start.
+/// Rows by expert. `ids` of a row are the experts that it goes to, this rank's being `first_expert` and the `E - 1` after it; any
+/// other number (padded rows have -1) goes nowhere. `plan` becomes the number of experts with rows, their cost in slabs of `slab`
+/// rows, and two counters at 0, of what the products have drawn; `entries` lists those experts, ascending: id, first place in
+/// `rows`, number of rows, cost before it; `rows` their rows, ascending; `places` where each choice stands in `rows`, or -1. For
+/// slabs of MANY rows, `plan` and `entries` are the slabs themselves, those with most rows first (moe/slabs.cuh): id, first place,
+/// rows, 0. `lifted` is `x` as the products take it, `starts` where the sums of its groups start.
 family! { moe_group, template "moe/group.cuh";
   dims    { H = hidden, E = experts / ep, T = experts_per_token }
   variant w32 { THREADS = 1024 }
