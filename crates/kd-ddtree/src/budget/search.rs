@@ -286,16 +286,16 @@ impl<'a> Market<'a> {
         match drafters == self.load.streams {
             true if self.drafting || drafters == 1 => 1.0,
             true => {
-                let left = self.left() as f64 / self.load.candidates.len() as f64;
+                let left = self.left() / self.load.candidates.len() as f64;
                 left / (left + RAGGED)
             }
             false => 0.0,
         }
     }
 
-    /// Tokens that may still be generated.
-    fn left(&self) -> usize {
-        self.load.candidates.iter().map(|candidate| candidate.left).sum()
+    /// Tokens that may still be generated, for some streams perhaps as many as `usize` has.
+    fn left(&self) -> f64 {
+        self.load.candidates.iter().map(|candidate| candidate.left as f64).sum()
     }
 
     fn backlog(&self, crowd: &Crowd) -> f64 {
