@@ -197,6 +197,21 @@ fn the_contract_follows_the_declaration_but_not_its_layout_on_the_page() {
     assert_ne!(contract(GOOD), contract(&GOOD.replace("x: bf16", "x: f32")));
 }
 
+/// Where queries are too narrow for its sums, or weights too large for shared memory, the optional launch for few rows is left out.
+#[test]
+fn a_shape_that_head_queries_cannot_have_does_without_it() {
+    let catalog = Catalog::read(&kernels_dir()).expect("the catalog");
+    let has = |change: fn(&mut Profile)| {
+        let mut profile = Profile::named("k26-tp8").expect("a profile");
+        change(&mut profile);
+        let units = catalog.units(&profile, &ARCHS[0]).expect("units");
+        units.iter().any(|(family, _)| family.name == "head_queries")
+    };
+    assert!(has(|_| ()));
+    assert!(!has(|profile| profile.q_lora_rank = 32));
+    assert!(!has(|profile| profile.nope_dim = 192));
+}
+
 proptest! {
     /// Any model shape that the requirements admit expands and fits both architectures, and emits the same text twice.
     #[test]

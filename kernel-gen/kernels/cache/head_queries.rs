@@ -4,7 +4,7 @@
 /// the rows of each head one after another, `N` without position and `R` rotated; `key_up` is W_UK, a matrix a head.
 family! { head_queries, template "cache/head_queries.cuh";
   dims    { H = heads / tp, Q = q_lora_rank, C = kv_lora_rank, N = nope_dim, R = rope_dim }
-  variant t8 { TOKENS = 8 } when H <= 16 && Q % 32 == 0 && Q <= 1536 && N % 32 == 0 && N <= 512 && (N + R) % 64 == 0 && C % 128 == 0
+  variant t8 { TOKENS = 8 } when H <= 16 && Q % 32 == 0 && Q <= 1536 && N % 32 == 0 && N <= 512 && (N + R) % 64 == 0 && C % 128 == 0 && 4 * ceil_div(Q, 512) * (16 * ceil_div(N + R, 128) + 4) <= 2 * Q + 16 && ((N + R) / 8 + 8) * (2 * Q + 16) + 16 * N <= 101000
   const   { RANKS = 8, QVECS = Q / 8, CVECS = C / 8, RVECS = R / 8, VECS = QVECS + CVECS + RVECS, OWN = ceil_div(CVECS, 32),
             VPT = 2, WARPS = ceil_div(QVECS, 32 * VPT), SHARE = (N + R) / RANKS, TILES = ceil_div(SHARE, 16),
             SEGS = max(min(4, ceil_div(Q, 512)), min(8, ceil_div(Q, 5376))), LATENTS = C / (16 * RANKS),

@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "head_queries",
-    contract: "566023855d4b5279",
+    contract: "892b193a053253e9",
     variants: &["t8"],
     cooperative: false,
     pdl: true,
