@@ -145,7 +145,7 @@ impl<'a> Market<'a> {
             } else {
                 -(chain.abs_diff(way.rows) as f64)
             };
-            let saved = LUCK * left as f64 * (1.0 - 1.0 / most) / rate;
+            let saved = LUCK * left * (1.0 - 1.0 / most) / rate;
             let may = most > PROMISING
                 && (way.rows as f64 <= FARTHEST * self.largest_known() || self.is_smallest(way))
                 && regret < ROOM * round
@@ -172,7 +172,7 @@ impl<'a> Market<'a> {
             let hope = ways().filter_map(|(_, way)| hope(way)).fold(0.0, f64::max);
             let unverified = self.prices.draft(self.load.drafting + crowd.size)? + self.backlog(crowd);
             let regret = ways().map(|(_, way)| self.regret(crowd, way, rate)).fold(unverified, f64::min);
-            let saved = left as f64 * (1.0 / rate - 1.0 / hope);
+            let saved = left * (1.0 / rate - 1.0 / hope);
             let may = hope > PROMISING * margin * rate && LUCK * saved > regret;
             may.then_some(((crowd.size, regret), crowd.size as f64 / regret.max(round / 16.0)))
         });
