@@ -77,12 +77,8 @@ __device__ __forceinline__ void wide_product(typename Wide<U>::Own& ring, B& bri
   using W = Wide<U>;
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const uint4 bias = ptx::load_shared16(S::bias());
-  // The sum of the segments so far is touched once in many blocks: it waits in shared memory where registers are short.
+  // The sum of the segments so far is touched once in many blocks: it waits in shared memory, as registers are short.
   float4* totals = reinterpret_cast<float4*>(S::totals()) + int(threadIdx.x) / 32 * (U::SLAB / 8 * 64) + lane;
-  // From -0, to which every number adds unchanged.
-  float total[2][NT][4];
-#pragma unroll
-  for (int i = 0; i < 8 * NT; ++i) (&total[0][0][0])[i] = -0.0f;
 #pragma unroll 1
   for (int segment = 0;; ++segment) {
     float sum[2][NT][4] = {};
@@ -92,8 +88,7 @@ __device__ __forceinline__ void wide_product(typename Wide<U>::Own& ring, B& bri
       const unsigned char* at = ring.front();
       ptx::barrier_wait(S::landed() + ring.slot, ring.parity);
       const unsigned char* rows = S::tokens() + ring.slot * W::TOKEN_BYTES + g * W::ROW_BYTES;
-// Unrolled, many tiles would need more registers than there are.
-#pragma unroll(U::SHARE_TOTALS ? U::PER_STAGE : 1)
+#pragma unroll
       for (int b = 0; b < U::PER_STAGE; ++b, at += BLOCK_BYTES) {
         uint4 words[2];
         uint2 scales[2];
@@ -126,26 +121,14 @@ __device__ __forceinline__ void wide_product(typename Wide<U>::Own& ring, B& bri
 #pragma unroll
       for (int j = 0; j < NT; ++j) {
         float(&own)[4] = sum[m][j];
-        if constexpr (U::SHARE_TOTALS) {
-          float4& before = totals[(m * NT + j) * 32];
-          if (segment > 0) own[0] += before.x, own[1] += before.y, own[2] += before.z, own[3] += before.w;
-          if (last)
-            store(m, j, own);
-          else
-            before = make_float4(own[0], own[1], own[2], own[3]);
-        } else {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) total[m][j][i] += own[i];
-        }
+        float4& before = totals[(m * NT + j) * 32];
+        if (segment > 0) own[0] += before.x, own[1] += before.y, own[2] += before.z, own[3] += before.w;
+        if (last)
+          store(m, j, own);
+        else
+          before = make_float4(own[0], own[1], own[2], own[3]);
       }
-    if (!last) continue;
-    if constexpr (!U::SHARE_TOTALS) {
-#pragma unroll
-      for (int m = 0; m < 2; ++m)
-#pragma unroll
-        for (int j = 0; j < NT; ++j) store(m, j, total[m][j]);
-    }
-    return;
+    if (last) return;
   }
 }
 
