@@ -8,8 +8,9 @@ use kd_tensor::int4::GROUP;
 use super::layout::UNIT_ROWS;
 use super::{GpuError, MOST_ROWS, Shape};
 
-/// Rows of a slab in the form for many rows.
+/// Rows of a slab in the forms for many rows.
 pub(super) const MANY_SLAB: usize = 48;
+pub(super) const MIDDLE_SLAB: usize = 32;
 
 /// Experts with rows, their cost, and what has been drawn of each product.
 const TOTALS: usize = 4;
@@ -85,9 +86,9 @@ impl Plan {
         self.shape.hidden / UNIT_ROWS + 2
     }
 
-    /// Entries of the list of experts, or of slabs in the form for many rows: each expert may have one that is not full.
+    /// Entries of the list of experts, or of slabs in the forms for many rows: each expert may have one that is not full.
     pub(super) fn lists(&self) -> usize {
-        self.shape.experts + self.rows * self.shape.top_k / MANY_SLAB
+        self.shape.experts + self.rows * self.shape.top_k / MIDDLE_SLAB
     }
 
     fn sizes(&self) -> Result<Sizes, GpuError> {
@@ -100,7 +101,7 @@ impl Plan {
         };
         let choices = product(self.rows, top_k)?;
         Ok(Sizes {
-            entries: product(product(experts, 1)?.saturating_add(choices / MANY_SLAB), 4)?,
+            entries: product(product(experts, 1)?.saturating_add(choices / MIDDLE_SLAB), 4)?,
             choices,
             lifted: product(self.rows, hidden)?,
             hidden: product(choices, width)?,
@@ -200,7 +201,7 @@ mod tests {
         let per_row = 8 * 4 * 2 + 7168 * 2 + 224 * 4 + 8 * (256 * 2 + 8 * 4 + 7168 * 4);
         assert_eq!(bytes(1), 16 + 384 * 16 + 226 * 4 + per_row);
         // And a list of the slabs that are full.
-        assert_eq!(bytes(4096), 16 + (384 + 4096 * 8 / 48) * 16 + 226 * 4 + 4096 * per_row);
+        assert_eq!(bytes(4096), 16 + (384 + 4096 * 8 / 32) * 16 + 226 * 4 + 4096 * per_row);
     }
 
     /// Fault marlin.md §9 row 3: a size that cannot be is refused, not cut.
