@@ -96,7 +96,7 @@ __device__ __forceinline__ void list_slabs(int rows, int expert, int first, int 
 // Calls `todo` with the choices of share `share`, 32 at a time: `each` of them, a multiple of 32. One warp.
 template <class U, class Do>
 __device__ __forceinline__ void choices_of(const int32_t* ids, int share, int each, int count, int first_expert, Do todo) {
-  constexpr int AT_ONCE = 8;
+  constexpr int AT_ONCE = 4;
   const int from = share * each + int(threadIdx.x) % 32;
 #pragma unroll 1
   for (int i = 0; i < each; i += 32 * AT_ONCE) {
@@ -122,7 +122,7 @@ __device__ __forceinline__ void moe_group(const __nv_bfloat16* x, const int32_t*
   constexpr int SHARES = U::THREADS / 32;
   if (list >= U::LISTS) return moe::lift<U>(x, lifted, starts, int64_t(list - U::LISTS) * (U::LIFTS * U::THREADS) + thread, M);
   // Of each share of the choices that there is: how many of each expert, then the place of the next.
-  const int each = (count + 32 * SHARES - 1) / (32 * SHARES) * 32, shares = (count + each - 1) / each;
+  const int each = ::max((count + 32 * SHARES - 1) / (32 * SHARES), 2) * 32, shares = (count + each - 1) / each;
   for (int i = thread; i < shares * U::E; i += U::THREADS) S::counts()[i] = 0;
   __syncthreads();
   if (warp < shares)
@@ -130,12 +130,9 @@ __device__ __forceinline__ void moe_group(const __nv_bfloat16* x, const int32_t*
       if (expert >= 0) atomicAdd(S::counts() + warp * U::E + expert, 1);
     });
   __syncthreads();
-  int before_share[SHARES], own = 0;
-#pragma unroll
-  for (int s = 0; s < SHARES; ++s) {
-    before_share[s] = own;
-    if (s < shares && thread < U::E) own += S::counts()[s * U::E + thread];
-  }
+  int own = 0;
+  if (thread < U::E)
+    for (int s = 0; s < shares; ++s) own += S::counts()[s * U::E + thread];
   // Of the experts before this thread's: rows (20 bits), cost (28 bits), and those with rows (16 bits).
   const uint64_t cost = own > 0 ? moe::entry_cost(own, slab) : 0;
   uint64_t all;
@@ -143,9 +140,11 @@ __device__ __forceinline__ void moe_group(const __nv_bfloat16* x, const int32_t*
       moe::sum_before<U, S>(uint64_t(own) | cost << 20 | uint64_t(own > 0) << 48, all);
   const int first = int(before & 0xfffff), index = int(before >> 48);
   if (thread < U::E)
-#pragma unroll
-    for (int s = 0; s < SHARES; ++s)
-      if (s < shares) S::counts()[s * U::E + thread] = first + before_share[s];
+    for (int s = 0, place = first; s < shares; ++s) {
+      int& count = S::counts()[s * U::E + thread];
+      const int mine = count;
+      count = place, place += mine;
+    }
   if (list == 0 && slab >= U::MANY) {
     moe::list_slabs<U, S>(own, thread, first, slab / 8, plan, entries);
   } else if (list == 0) {

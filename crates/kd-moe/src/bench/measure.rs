@@ -12,7 +12,9 @@ use kd_tensor::Int4Matrix;
 use super::routing::active;
 use super::{Options, ROUTINGS, Report, Row};
 use crate::Expert;
-use crate::gpu::{Batch, DeviceExperts, ExpertKernels, Form, GpuError, Packer, Plan, Scratch, Shape, upload_ids};
+use crate::gpu::{
+    Batch, DeviceExperts, ExpertKernels, Form, GpuError, Packer, Plan, Scratch, Shape, upload_ids,
+};
 
 /// Different experts; the others are their copies.
 const DISTINCT: usize = 4;

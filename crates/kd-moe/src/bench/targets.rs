@@ -62,7 +62,11 @@ mod tests {
         let shape = Shape { hidden: 7168, width: 256, experts: 384, top_k: 8 };
         assert_eq!(stretch(&shape, 264), Some(310.0 / 264.0));
         assert_eq!(stretch(&shape, 2), None);
-        assert_eq!(stretch(&Shape { experts: 48, ..shape }, 264), None, "a slice of a layer has another load");
+        assert_eq!(
+            stretch(&Shape { experts: 48, ..shape }, 264),
+            None,
+            "a slice of a layer has another load"
+        );
         let peer = |name: &str, time| Peer { name: name.to_owned(), times: vec![(264, time)] };
         let peers = [peer("one", 368.0), peer("other", 400.0)];
         assert_eq!(must(&peers, 264), Some(0.95 * 368.0));

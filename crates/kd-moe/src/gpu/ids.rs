@@ -13,7 +13,11 @@ use super::GpuError;
 pub fn check_ids(ids: &[i32], top_k: usize) -> Result<(), GpuError> {
     let rest = ids.len().checked_rem(top_k).unwrap_or(ids.len());
     if rest > 0 {
-        return Err(GpuError::Limit { what: "the number of choices beyond whole rows", found: rest, limit: 0 });
+        return Err(GpuError::Limit {
+            what: "the number of choices beyond whole rows",
+            found: rest,
+            limit: 0,
+        });
     }
     for (row, chosen) in ids.chunks_exact(top_k.max(1)).enumerate() {
         let repeated = |(i, id): &(usize, &i32)| **id >= 0 && chosen[..*i].contains(id);

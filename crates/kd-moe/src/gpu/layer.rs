@@ -98,10 +98,10 @@ impl Form {
     fn preferred(rows: usize, width: usize) -> Self {
         match rows {
             0..=FEW_ROWS if rows * width <= 33 * 256 => Self::Few,
-            0..=128 => Self::Narrow,
-            0..=288 if width <= 256 => Self::Narrow,
-            0..=288 => Self::Wide,
-            0..=1280 => Self::Middle,
+            0..=288 => Self::Narrow,
+            289..=352 if width <= 256 => Self::Narrow,
+            289..=640 if width > 256 => Self::Wide,
+            289..=1280 => Self::Middle,
             _ => Self::Many,
         }
     }

@@ -136,7 +136,8 @@ impl Subject for Case {
         Ok(Memory {
             rows,
             x: upload(stream, &gather(&self.x, shape.hidden, order))?,
-            ids: upload_ids(stream, &gather(&self.ids, shape.top_k, order), shape.top_k).map_err(kernel_error)?,
+            ids: upload_ids(stream, &gather(&self.ids, shape.top_k, order), shape.top_k)
+                .map_err(kernel_error)?,
             weights: upload(stream, &gather(&self.weights, shape.top_k, order))?,
             scratch: Scratch::with_guard(stream, plan, GUARD).map_err(kernel_error)?,
             y: Output::poisoned(stream, rows, shape.hidden)?,

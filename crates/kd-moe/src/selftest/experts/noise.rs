@@ -72,8 +72,7 @@ mod tests {
     #[test]
     fn rounding_alone_stays_under_the_bound_and_four_times_coarser_values_do_not() {
         let mut random = Random::new(SEED);
-        let experts: Vec<Expert> =
-            (0..8).map(|_| expert(&mut random, &DEMO).expect("a shape")).collect();
+        let experts: Vec<Expert> = (0..8).map(|_| expert(&mut random, &DEMO).expect("a shape")).collect();
         let coarse = |value: f64| {
             let step = 2f64.powi(value.abs().log2().floor() as i32 - 5);
             (value / step).round() * step
