@@ -29,6 +29,9 @@ pub struct Row {
     pub form: &'static str,
 }
 
+/// Share of the read rate from which `expert_read` is a floor.
+const READS: f64 = 0.97;
+
 /// What bounds a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Regime {
@@ -209,12 +212,13 @@ impl Report {
         for row in &self.rows {
             let ((least, most), median) = (row.spread(), row.median());
             text += &format!(
-                "\n{:>7} {:>7.1} {:>7.0} {:>8.1} {:>8.1} {:>8.1} {:>8.1} {:>6.0}..{:<6.0} {:>6.2} {:>8.2} {:>6.2}  {:<6}  {:<10}  {:<8} {:>6.0} {:>8}",
+                "\n{:>7} {:>7.1} {:>7.0} {:>8.1} {:>8.1}{} {:>7.1} {:>8.1} {:>6.0}..{:<6.0} {:>6.2} {:>8.2} {:>6.2}  {:<6}  {:<10}  {:<8} {:>6.0} {:>8}",
                 row.rows,
                 row.active,
                 row.bytes / 1e6,
                 row.floor(),
                 row.read,
+                if row.byte_floor >= READS * row.read { "*" } else { " " },
                 row.first,
                 median,
                 least,
@@ -241,7 +245,7 @@ impl Report {
             text +=
                 &format!("\nknee at {knee} rows: from there a row costs less than a tenth of a row alone");
         }
-        text += "\nread: expert_read of the same bytes, a floor where it is within 0.97 of `floor`; parts: the f32 parts of down, if all went to memory; `!`: missed";
+        text += "\n*: expert_read reaches 0.97 of the read rate and is a floor; parts: what the f32 parts of down take if all go to memory; !: missed";
         if self.partial() {
             let scale = self.profile_experts as f64 / experts as f64;
             text += &format!(
