@@ -11,6 +11,7 @@ mod weights;
 
 pub use ids::{check_ids, upload_ids};
 pub use layer::{Batch, ExpertKernels, Form};
+pub(crate) use scratch::Ones;
 pub use scratch::{Plan, Scratch};
 pub use weights::{DeviceExperts, Packer};
 

@@ -8,7 +8,7 @@ use kd_tensor::{Matrix, Pool};
 use super::layer::Layer;
 use super::noise::bound;
 use crate::Routing;
-use crate::gpu::{Batch, Form, GpuError, Plan, Scratch, Shape, upload_ids};
+use crate::gpu::{Batch, Form, GpuError, Ones, Plan, Scratch, Shape, upload_ids};
 
 /// Input rows that are compared with the CPU, besides the last.
 const COMPARED: [usize; 8] = [0, 1, 2, 4, NAN_ROW, 6, PADDED_ROW, 31];
@@ -94,6 +94,17 @@ impl Case {
     /// The same in another form.
     pub(super) fn in_form(self, form: Form) -> Self {
         Self { form, ..self }
+    }
+
+    /// A launch that finds nothing of those before it in the scratch.
+    pub(super) fn launch_afresh(&self, ones: &Ones, memory: &mut Memory) -> Result<(), KernelError> {
+        memory.scratch.spoil(self.stream(), ones).map_err(kernel_error)?;
+        self.launch(memory)
+    }
+
+    /// What the spoiled scratch of a launch is copied from.
+    pub(super) fn ones(&self) -> Result<Ones, KernelError> {
+        Ones::new(self.stream()).map_err(kernel_error)
     }
 
     /// What a launch wrote.
