@@ -27,7 +27,7 @@ mod staging;
 pub mod testing;
 
 pub use bundle::Bundle;
-pub use cudarc::driver::{CudaSlice, CudaView, CudaViewMut, DeviceRepr, DriverError};
+pub use cudarc::driver::{CudaSlice, CudaView, CudaViewMut, DeviceRepr, DriverError, ValidAsZeroBits};
 pub use dense::DenseProduct;
 pub use dense_scratch::DenseScratch;
 pub use device::{Device, Stream, driver_version};

@@ -3,6 +3,7 @@
 mod case;
 mod forms;
 mod layer;
+mod noise;
 mod replays;
 mod routings;
 
