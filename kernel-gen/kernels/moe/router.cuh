@@ -290,14 +290,16 @@ __device__ __forceinline__ Candidate take_each(uint32_t (&own)[4 * U::QUADS], Id
 template <class U, class Id>
 __device__ __forceinline__ Candidate take(uint32_t (&own)[4 * U::QUADS], Id id, Candidate* space) {
   const int lane = threadIdx.x % 32;
-  uint32_t lead = 0, floor = 0, mask = 0;
+  uint32_t lead = 0, mask = 0;
 #pragma unroll
   for (int i = 0; i < 4 * U::QUADS; ++i) lead = ::max(lead, own[i]);
+  int ahead = 0;  // leads before this one, equal ones in order of lane: all exchanges are on their way at once
 #pragma unroll
-  for (int rank = 0; rank < U::T; ++rank) {
-    floor = __reduce_max_sync(0xffffffffu, lead);
-    if (lane == __ffs(__ballot_sync(0xffffffffu, lead == floor)) - 1) lead = 0;
+  for (int other = 0; other < 32; ++other) {
+    const uint32_t theirs = __shfl_sync(0xffffffffu, lead, other);
+    ahead += theirs > lead || (theirs == lead && other < lane);
   }
+  const uint32_t floor = __shfl_sync(0xffffffffu, lead, __ffs(__ballot_sync(0xffffffffu, ahead == U::T - 1)) - 1);
 #pragma unroll
   for (int i = 0; i < 4 * U::QUADS; ++i) mask |= uint32_t(own[i] >= ::max(floor, 1u)) << i;
   const int2 count = count_bits(mask);
@@ -317,7 +319,7 @@ __device__ __forceinline__ Candidate take(uint32_t (&own)[4 * U::QUADS], Id id, 
   return space[lane < U::T ? lane : 0];
 }
 
-// One warp, one token. A lane has QUADS times four neighbouring experts. `space` is shared memory for E + 64 words.
+// One warp, one token. A lane has QUADS times four neighbouring experts. `bias` and `space`, for E + 64 words, are shared memory.
 template <class U>
 __device__ __forceinline__ void choose(const float* scores, const float* bias, int groups, int top_groups, bool normalize,
                                        float scaling, float* space, int32_t* ids, float* weights) {
@@ -327,7 +329,7 @@ __device__ __forceinline__ void choose(const float* scores, const float* bias, i
 #pragma unroll
   for (int i = 0; i < 4 * U::QUADS; i += 4) {
     uint4 score = {}, more = {};
-    if (id(i) < U::E) score = ptx::load16(scores + id(i)), more = ptx::load16_constant(bias + id(i));
+    if (id(i) < U::E) score = ptx::load16(scores + id(i)), more = *reinterpret_cast<const uint4*>(bias + id(i));
     // Kept at hand for the weights of the chosen, unless groups need the room.
     if (groups <= 1 && id(i) < U::E) *reinterpret_cast<uint4*>(space + id(i)) = score;
     choice[i] = __uint_as_float(score.x) + __uint_as_float(more.x);
@@ -375,20 +377,32 @@ __device__ __forceinline__ void router(const __nv_bfloat16* x, const __nv_bfloat
                                        const int32_t* slots, int32_t groups, int32_t top_groups, int32_t normalize,
                                        float scaling, int32_t* arrived, float* scores, int32_t* ids, float* weights,
                                        int M) {
+  constexpr int ROUNDS = (U::SHARE + U::WARPS - 1) / U::WARPS;
   const route::Place<U> place;
+  const int warp = threadIdx.x / 32;
+  const int64_t first = place.token + place.rank * U::SHARE;
+  // What the choice needs besides scores is at hand when it begins. These copies belong to the first group of `products`.
+  for (int i = 4 * threadIdx.x; i < U::E; i += 128 * U::WARPS) ptx::copy16(ptx::shared_address(S::biases() + i), bias + i);
   route::products<U, S>(place, x, w, M);
+  int32_t slot[ROUNDS];
+#pragma unroll
+  for (int round = 0; round < ROUNDS; ++round) {
+    const int64_t row = first + warp + round * U::WARPS;
+    slot[round] = row < M ? ptx::load4(slots + row) : -1;
+  }
   ptx::cluster_sync();
   route::scores<U, S>(place, scores, M);
   ptx::cluster_arrive();
-  const int64_t first = place.token + place.rank * U::SHARE;
   const bool last = first < M && arrive_last(arrived + first, U::BLOCKS, S::flag());
   ptx::cluster_wait();  // no CTA may leave, or use its shared memory anew, while its sums are read
   if (!last) return;
-  const int warp = threadIdx.x / 32;
   float* space = reinterpret_cast<float*>(S::tile()) + warp * (U::E + 64);
-  for (int64_t row = first + warp; row < first + U::SHARE && row < M; row += U::WARPS) {
-    if (ptx::load4(slots + row) >= 0)
-      route::choose<U>(scores + row * U::E, bias, groups, top_groups, normalize != 0, scaling, space, ids + row * U::T,
+#pragma unroll 1
+  for (int round = 0; round < ROUNDS; ++round) {
+    const int64_t row = first + warp + round * U::WARPS;
+    if (row >= first + U::SHARE || row >= M) break;
+    if (slot[round] >= 0)
+      route::choose<U>(scores + row * U::E, S::biases(), groups, top_groups, normalize != 0, scaling, space, ids + row * U::T,
                        weights + row * U::T);
     else if (threadIdx.x % 32 < U::T)
       ids[row * U::T + threadIdx.x % 32] = -1, weights[row * U::T + threadIdx.x % 32] = 0.0f;
