@@ -8,11 +8,14 @@
 // fewer of them than the device holds CTAs, so those that they wait for find room.
 #pragma once
 
+#include "kd/mma.cuh"
 #include "mlp/silu_mul.cuh"
-#include "moe/router.cuh"
-#include "kd/vec.cuh"
+#include "moe/top_experts.cuh"
 #include "ptx/bulk.cuh"
+#include "ptx/cluster.cuh"
 #include "ptx/ldmatrix.cuh"
+#include "ptx/memory.cuh"
+#include "ptx/pdl.cuh"
 #include "ptx/prefetch.cuh"
 #include "ptx/push.cuh"
 
@@ -20,8 +23,7 @@ namespace kd {
 namespace few_route_parts {
 
 // The row for a cluster: a warp does what one of the NORM_WARPS warps of `add_rms_norm` does, in the same order, and each vector of the
-// sum goes to the CTA whose segment it lies in, which then norms it. That reads the row once a cluster: 224 CTAs that all ask for
-// the same few lines wait for them longer than a cluster takes to meet.
+// sum goes to the CTA whose segment it lies in, which then norms it: so the row is read once a cluster.
 template <class U, class S>
 struct Row {
   static constexpr int OWN = U::LENGTH / 8, THREADS = 32 * U::WARPS, EACH = (OWN + THREADS - 1) / THREADS;
