@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "few_route",
-    contract: "4f4bf404b4f424b3",
+    contract: "9fe1a4165637fa2c",
     variants: &["s4", "s1"],
     cooperative: false,
     pdl: true,
