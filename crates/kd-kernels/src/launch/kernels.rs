@@ -128,6 +128,16 @@ impl Units {
         self.units.iter()
     }
 
+    /// Whether the device of `kernels` holds as many CTAs of each unit at once as the constants `names` add up to: what a family asks
+    /// for whose CTAs wait for each other. Not so where a unit has no such constant.
+    pub fn held_at_once(&self, kernels: &Kernels, names: &[&str]) -> bool {
+        self.iter().all(|unit| {
+            let needed: Option<i64> = names.iter().map(|name| unit.constant(name)).sum();
+            needed
+                .is_some_and(|needed| i64::from(unit.resident()) * i64::from(kernels.device.sms()) >= needed)
+        })
+    }
+
     /// Family name.
     pub fn family(&self) -> &'static str {
         self.family

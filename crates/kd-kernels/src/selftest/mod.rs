@@ -10,10 +10,12 @@ mod dense;
 mod draft_block;
 mod embed;
 mod few_gate;
+mod few_route;
 mod lm_head;
 mod lm_head_top_k;
 mod memory;
 mod norm;
+mod norm_dense;
 mod random;
 mod sample;
 mod silu;
@@ -73,7 +75,7 @@ pub enum Failure {
 pub type Check = fn(&Device, &Kernels, &[usize], u64) -> Result<Vec<Outcome>, Failure>;
 
 /// The checks of this crate by the name of what they cover.
-pub const CHECKS: [(&str, Check); 14] = [
+pub const CHECKS: [(&str, Check); 16] = [
     ("norms", norm::check),
     ("embed", embed::check),
     ("gather_taps", taps::check),
@@ -82,6 +84,8 @@ pub const CHECKS: [(&str, Check); 14] = [
     ("walk", walk::check),
     ("silu_mul", silu::check),
     ("few_gate", few_gate::check),
+    ("few_route", few_route::check),
+    ("norm_dense", norm_dense::check),
     ("top_k", top_k::check),
     ("sample", sample::check),
     ("dense", dense::check),

@@ -49,7 +49,7 @@ impl TreeAttention<'_> {
             Some(few) => self.head_values(few, pass, layer)?,
             None => self.values(pass, layer)?,
         }
-        pass.attention_output(layer)
+        pass.attention_output(index, layer)
     }
 
     /// Absorbed and rotated queries of all heads, and the rows' own entries, at their slots.
@@ -213,6 +213,8 @@ pub(crate) fn tree_pass<'a>(
         rope: head(stream, rope, [limits.positions(), target.dims.attention.rope])?,
         products: super::kernels::Multiply::Own(&target.kernels.products, sums),
         exchange,
+        joins: true,
+        left: None,
     };
     let limits = *limits;
     let tree =

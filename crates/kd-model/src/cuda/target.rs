@@ -155,6 +155,7 @@ impl CudaTarget {
         mut watch: Option<(&mut dyn Trace, usize)>,
     ) -> Result<(), CudaError> {
         let (mut pass, mut attention) = tree_pass(stream, self, state, bucket, exchange)?;
+        pass.joins = watch.is_none();
         let tokens = attention.inputs.tokens(bucket.rows)?;
         pass.embed(TensorRef::new(stream, tokens, [bucket.rows])?)?;
         if let Some((trace, rows)) = &mut watch {
