@@ -1,0 +1,204 @@
+// Products for more tokens than a few, by warpgroups: sm_90a only. Weights are the 64 rows of wgmma, tokens its columns, both in
+// shared memory, where one thread asks for them in boxes of tensor maps. Segments and their order are those of gemm.cuh, and a
+// chain of wgmma sums as one of mma does, so these are the same bits.
+//
+// A CTA has ROWS weight rows, 64 for each warpgroup, TOKENS tokens and RUN segments: all in turn, or one, whose sums meet those of
+// the others in global memory. The SHARE CTAs of a cluster have the same weights and other tokens: each asks for a part of the
+// weights, which all of them get.
+#pragma once
+
+#include "dense/split.cuh"
+#include "ptx/cluster.cuh"
+#include "ptx/pdl.cuh"
+#include "ptx/wgmma_ss.cuh"
+
+namespace kd {
+namespace wgmma {
+
+template <class U>
+struct Tile {
+  static constexpr int BLOCKS = (U::K + 63) / 64, ROW_BYTES = 128;
+  static constexpr int WEIGHT_BYTES = U::ROWS * ROW_BYTES, SLOT_BYTES = WEIGHT_BYTES + U::TOKENS * ROW_BYTES;
+  static constexpr int CONSUMERS = 128 * U::GROUPS;
+  __host__ __device__ static constexpr int first(int segment) { return segment * BLOCKS / U::SEGS; }
+  static_assert(U::ROWS % 8 == 0 && U::ROWS / U::SHARE % 8 == 0, "parts are whole groups of eight rows");
+};
+
+template <class U>
+using Sums = float[U::NT][4];
+
+// Fills the ring with this CTA's blocks; its part of the weights' first before the kernel in front has finished. By one thread.
+template <class U, class S>
+__device__ __forceinline__ void produce(const ptx::TensorMap& x, const ptx::TensorMap& w, int token, int row, int first,
+                                        int blocks) {
+  using At = Tile<U>;
+  constexpr int PART = U::ROWS / U::SHARE;
+  const int rank = U::SHARE == 1 ? 0 : blockIdx.x % U::SHARE;
+  const auto weights = [&](int step, int slot) {
+    ptx::barrier_arrive_expect(S::full() + slot, At::SLOT_BYTES);
+    uint8_t* to = S::ring() + slot * At::SLOT_BYTES + rank * PART * At::ROW_BYTES;
+    if (U::SHARE == 1)
+      ptx::tensor_load(to, w, (first + step) * 64, row, S::full() + slot);
+    else
+      ptx::tensor_load_all(to, w, (first + step) * 64, row + rank * PART, S::full() + slot, (1 << U::SHARE) - 1);
+  };
+  const auto tokens = [&](int step, int slot) {
+    ptx::tensor_load(S::ring() + slot * At::SLOT_BYTES + At::WEIGHT_BYTES, x, (first + step) * 64, token, S::full() + slot);
+  };
+  const int ready = blocks < U::SLOTS ? blocks : U::SLOTS;
+#pragma unroll 1
+  for (int step = 0; step < ready; ++step) weights(step, step);
+  ptx::grid_dependency_wait();
+#pragma unroll 1
+  for (int step = 0; step < ready; ++step) tokens(step, step);
+  int slot = 0, parity = 0;
+#pragma unroll 1
+  for (int step = ready; step < blocks; ++step) {
+    ptx::barrier_wait(S::empty() + slot, parity);
+    weights(step, slot);
+    tokens(step, slot);
+    if (++slot == U::SLOTS) slot = 0, parity ^= 1;
+  }
+}
+
+// The sums of RUN segments from `segment` on, of this warpgroup's 64 rows.
+template <class U, class S>
+__device__ __forceinline__ void consume(Sums<U>& total, int segment) {
+  using At = Tile<U>;
+  const uint32_t ring = ptx::shared_address(S::ring());
+  const uint64_t a = ptx::block_operand(ring + threadIdx.x / 128 * 64 * At::ROW_BYTES);
+  const uint64_t b = ptx::block_operand(ring + At::WEIGHT_BYTES);
+  const auto release = [](int slot) {
+    const int lane = threadIdx.x % 32;
+    if (U::SHARE == 1) {
+      if (lane == 0) ptx::barrier_arrive(S::empty() + slot);
+    } else if (lane < U::SHARE) {
+      ptx::barrier_arrive_at(S::empty() + slot, lane);
+    }
+  };
+  Sums<U> sum;
+  int slot = 0, parity = 0, before = 0;
+#pragma unroll 1
+  for (int run = 0; run < U::RUN; ++run) {
+    const int blocks = At::first(segment + run + 1) - At::first(segment + run);
+#pragma unroll
+    for (int n = 0; n < U::NT; ++n) sum[n][0] = sum[n][1] = sum[n][2] = sum[n][3] = 0.0f;
+#pragma unroll 1
+    for (int step = 0; step < blocks; ++step) {
+      ptx::barrier_wait(S::full() + slot, parity);
+      ptx::group_sums_ready();
+      const int here = slot * (At::SLOT_BYTES / 16);
+#pragma unroll
+      for (int k16 = 0; k16 < 4; ++k16) ptx::group_multiply(sum, a + here + 2 * k16, b + here + 2 * k16);
+      ptx::group_commit();
+      ptx::group_wait<1>();
+      if (step > 0) release(before);
+      before = slot;
+      if (++slot == U::SLOTS) slot = 0, parity ^= 1;
+    }
+    ptx::group_wait<0>();
+    ptx::hold_sums(sum);
+    release(before);
+#pragma unroll
+    for (int n = 0; n < U::NT; ++n)
+#pragma unroll
+      for (int c = 0; c < 4; ++c) total[n][c] = run == 0 ? sum[n][c] : total[n][c] + sum[n][c];
+  }
+}
+
+__device__ __forceinline__ float4 four(const float (&sum)[4]) { return make_float4(sum[0], sum[1], sum[2], sum[3]); }
+
+// Leaves the sums of segment `own`; of the warps in one place of a tile the last to come adds all in order and stores the result.
+// The others' sums come back through the ring, as many at once as it holds. By all consumers.
+template <class U, class S, class At>
+__device__ __forceinline__ void meet(const Sums<U>& sum, const gemm::Parts& parts, int own, int token, int row, bool inside,
+                                     int M, int N, At at) {
+  constexpr int WARPS = 4 * U::GROUPS, OTHERS = U::SEGS - 1;
+  constexpr int FITTING = S::RING_COUNT / (WARPS * OTHERS * 512), AT_ONCE = FITTING < U::NT ? FITTING : U::NT;
+  static_assert(AT_ONCE > 0, "the ring holds a tile's segments of every warp");
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rows = (N + 15) / 16, place = token / 8 * rows + row / 16;
+  const int64_t segment = int64_t(parts.blocks) * rows * 32;
+  float4* first = reinterpret_cast<float4*>(parts.sums) + int64_t(place) * 32 + lane;
+  const bool live = inside && row < N && token < M;
+  const auto wanted = [=](int n) { return live && token + 8 * n < M; };
+#pragma unroll
+  for (int n = 0; n < U::NT; ++n)
+    if (wanted(n)) first[own * segment + n * rows * 32] = four(sum[n]);
+  int last = 0;
+  __syncwarp();
+  if (lane == 0 && live) {
+    last = ptx::add_acquire_release(parts.arrived + place, 1) == U::SEGS - 1;
+    if (last) parts.arrived[place] = 0;
+  }
+  ptx::named_barrier<32 * WARPS>(1);  // the ring is free
+  if (!__shfl_sync(0xffffffffu, last, 0)) return;
+  float4* room = reinterpret_cast<float4*>(S::ring()) + warp * AT_ONCE * OTHERS * 32 + lane;
+#pragma unroll
+  for (int begin = 0; begin < U::NT; begin += AT_ONCE) {
+#pragma unroll
+    for (int n = begin; n < begin + AT_ONCE && n < U::NT; ++n)
+#pragma unroll
+      for (int i = 0; i < OTHERS; ++i)
+        if (wanted(n))
+          ptx::copy16(ptx::shared_address(room + ((n - begin) * OTHERS + i) * 32),
+                      first + (i + (i >= own)) * segment + n * rows * 32);
+    ptx::copy_commit();
+    ptx::copy_wait<0>();
+#pragma unroll
+    for (int n = begin; n < begin + AT_ONCE && n < U::NT; ++n) {
+      if (!wanted(n)) continue;
+      const float4* other = room + (n - begin) * OTHERS * 32;
+      float4 all = own == 0 ? four(sum[n]) : other[0];
+#pragma unroll
+      for (int i = 1; i < U::SEGS; ++i) {
+        const float4 next = i == own ? four(sum[n]) : other[(i - (i > own)) * 32];
+        all.x += next.x, all.y += next.y, all.z += next.z, all.w += next.w;
+      }
+      gemm::store_tile(all, token + 8 * n, row, at);
+    }
+  }
+}
+
+}  // namespace wgmma
+
+template <class U, class S>
+__device__ __forceinline__ void dense_wgmma(const ptx::TensorMap& x, const ptx::TensorMap& w, __nv_bfloat16* y, float* parts,
+                                            int32_t* arrived, int M, int N, int B) {
+  using At = wgmma::Tile<U>;
+  const int token = blockIdx.x * U::TOKENS, segment = blockIdx.y * U::RUN, row = blockIdx.z * U::ROWS;
+  if (threadIdx.x < U::SLOTS) {
+    ptx::barrier_init(S::full() + threadIdx.x, 1);
+    ptx::barrier_init(S::empty() + threadIdx.x, At::CONSUMERS / 32 * U::SHARE);
+    ptx::barriers_ready();
+  }
+  if (U::SHARE == 1)
+    __syncthreads();
+  else
+    ptx::cluster_sync();
+  ptx::grid_dependency_launch();
+  if (threadIdx.x >= At::CONSUMERS) {
+    if constexpr (U::REGISTERS > 0) ptx::give_registers<24>();
+    if (threadIdx.x < At::CONSUMERS + 32 && ptx::elect_one())
+      wgmma::produce<U, S>(x, w, token, row, At::first(segment), At::first(segment + U::RUN) - At::first(segment));
+  } else {
+    if constexpr (U::REGISTERS > 0) ptx::take_registers<U::REGISTERS>();
+    wgmma::Sums<U> sum;
+    wgmma::consume<U, S>(sum, segment);
+    ptx::grid_dependency_wait();  // nobody else may still read what is written now
+    const auto at = [=](int64_t token, int row) { return token < M && row < N ? y + token * N + row : nullptr; };
+    const int own = threadIdx.x / 32 * 16;
+    const bool inside = U::ROWS % 64 == 0 || own < U::ROWS;
+    if constexpr (U::RUN < U::SEGS) {
+      wgmma::meet<U, S>(sum, {parts, arrived, B}, segment, token, row + own, inside, M, N, at);
+    } else if (inside) {
+#pragma unroll
+      for (int n = 0; n < U::NT; ++n) gemm::store_tile(wgmma::four(sum[n]), token + 8 * n, row + own, at);
+    }
+  }
+  if (U::SHARE > 1) {
+    __syncwarp();
+    ptx::cluster_sync_relaxed();  // nobody copies into, or arrives at, a CTA that has left
+  }
+}
+
+}  // namespace kd
