@@ -80,11 +80,12 @@ __device__ __forceinline__ void tensor_load_all(void* to, const TensorMap& map, 
       : "memory");
 }
 
-// Arrives at the barrier in this place of CTA `rank` of the cluster.
+// Arrives at the barrier in this place of CTA `rank` of the cluster. Without a scope, for a fence of the cluster's would wait for
+// all memory: only reads that have been waited for come before.
 __device__ __forceinline__ void barrier_arrive_at(uint64_t* barrier, int rank) {
   asm volatile(
       "{\n\t.reg .u32 there;\n\tmapa.shared::cluster.u32 there, %0, %1;\n\t"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n\t}" ::"r"(shared_address(barrier)),
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n\t}" ::"r"(shared_address(barrier)),
       "r"(rank)
       : "memory");
 }
