@@ -3,9 +3,8 @@
 // chain of wgmma sums as one of mma does, so these are the same bits.
 //
 // As many CTAs as are resident go from tile to tile of ROWS weight rows, 64 for each warpgroup, and TOKENS tokens. A CTA has all
-// segments of a tile in turn, or one: then its sums meet those of the others in shared memory, if they are a cluster (NEAR), or in
-// global memory. SHARE CTAs of a cluster have the same weights and other tokens: each asks for a part of the weights, which all of
-// them get.
+// segments of a tile in turn, or one, whose sums meet those of the other CTAs of a cluster in shared memory. SHARE CTAs of a
+// cluster have the same weights and other tokens: each asks for a part of the weights, which all of them get.
 #pragma once
 
 #include "dense/split.cuh"
@@ -25,6 +24,7 @@ struct Tile {
   __host__ __device__ static constexpr int first(int segment) { return segment * BLOCKS / U::SEGS; }
   // Of the CTAs of a cluster, the first of those that share weights with this one.
   __device__ __forceinline__ static int mates() { return blockIdx.x % U::CLUSTER / U::SHARE * U::SHARE; }
+  static_assert(U::TAKEN == 0 || U::CLUSTER == 1, "all warps meet at the cluster's barriers");
   static_assert(U::ROWS % 8 == 0 && U::ROWS / U::SHARE % 8 == 0, "parts are whole groups of eight rows");
 };
 
@@ -41,33 +41,21 @@ struct Place {
   }
 };
 
-// The tiles of this CTA. CTAs of a team have one tile's segments, or the tiles beside each other that share weights.
+// The tiles of this CTA's cluster, whose CTAs have segments of a tile, or tiles beside each other.
 template <class U>
 struct Work {
-  static constexpr int TEAM = U::SHARE * U::CTAS;
-  int teams, token_groups, tiles, tile;
+  int token_groups, tiles, tile;
 
   __device__ __forceinline__ Work(int M, int N) {
     token_groups = (M + U::TOKENS * U::SHARE - 1) / (U::TOKENS * U::SHARE);
-    tiles = token_groups * ((N + U::ROWS - 1) / U::ROWS);
-    teams = gridDim.x / TEAM, tile = blockIdx.x / TEAM;
-    if (tile >= teams) tile = tiles;
+    tiles = token_groups * ((N + U::ROWS - 1) / U::ROWS), tile = blockIdx.x / U::CLUSTER;
   }
   __device__ __forceinline__ bool more() const { return tile < tiles; }
-  __device__ __forceinline__ void next() { tile += teams; }
+  __device__ __forceinline__ void next() { tile += gridDim.x / U::CLUSTER; }
   __device__ __forceinline__ int token() const { return (tile % token_groups * U::SHARE + blockIdx.x % U::SHARE) * U::TOKENS; }
   __device__ __forceinline__ int row() const { return tile / token_groups * U::ROWS; }
-  __device__ __forceinline__ static int segment() { return blockIdx.x % TEAM / U::SHARE * U::RUN; }
+  __device__ __forceinline__ static int segment() { return blockIdx.x % U::CLUSTER / U::SHARE * U::RUN; }
 };
-
-// Behind a tile whose sums met: the ring is free of them in all CTAs that copy into it.
-template <class U>
-__device__ __forceinline__ void part() {
-  if (U::CLUSTER > 1)
-    ptx::cluster_sync_relaxed();
-  else
-    __syncthreads();
-}
 
 // Fills the ring with the blocks of this CTA's tiles; its part of the weights' first before the kernel in front has finished. By
 // one warp.
@@ -77,10 +65,11 @@ __device__ __forceinline__ void produce(const ptx::TensorMap& x, const ptx::Tens
   const int rank = blockIdx.x % U::SHARE, first = At::first(work.segment());
   const int blocks = At::first(work.segment() + U::RUN) - first;
   const bool one = ptx::elect_one();
+  int token = work.token(), row = work.row() + rank * U::PART;
   const auto weights = [&](int step, int slot) {
     ptx::barrier_arrive_expect(S::full() + slot, At::SLOT_BYTES);
     uint8_t* to = S::ring() + slot * At::SLOT_BYTES + rank * U::PART * At::ROW_BYTES;
-    const int column = (first + step) * 64, row = work.row() + rank * U::PART;
+    const int column = (first + step) * 64;
     if (U::SHARE == 1)
       ptx::tensor_load(to, w, column, row, S::full() + slot);
     else
@@ -88,7 +77,7 @@ __device__ __forceinline__ void produce(const ptx::TensorMap& x, const ptx::Tens
   };
   const auto tokens = [&](int step, int slot) {
     uint8_t* to = S::ring() + slot * At::SLOT_BYTES + At::WEIGHT_BYTES;
-    ptx::tensor_load(to, x, (first + step) * 64, work.token(), S::full() + slot);
+    ptx::tensor_load(to, x, (first + step) * 64, token, S::full() + slot);
   };
   int step = !work.more() ? 0 : blocks < U::SLOTS ? blocks : U::SLOTS;
   if (one) {
@@ -101,6 +90,7 @@ __device__ __forceinline__ void produce(const ptx::TensorMap& x, const ptx::Tens
   Place<U> at{step % U::SLOTS, step == U::SLOTS ? 0 : 1};
 #pragma unroll 1
   for (; work.more(); work.next(), step = 0) {
+    token = work.token(), row = work.row() + rank * U::PART;
     if (one) {
 #pragma unroll 1
       for (; step < blocks; ++step, at.advance()) {
@@ -111,8 +101,8 @@ __device__ __forceinline__ void produce(const ptx::TensorMap& x, const ptx::Tens
     }
     __syncwarp();
     if (U::CTAS > 1) {
-      if (U::NEAR) ptx::cluster_sync();
-      part<U>();
+      ptx::cluster_sync();          // the sums are there,
+      ptx::cluster_sync_relaxed();  // and the ring is free of them in all CTAs
       ptx::copies_after_accesses();
     }
   }
@@ -165,61 +155,10 @@ __device__ __forceinline__ void consume(Sums<U>& total, int segment, Place<U>& a
 
 __device__ __forceinline__ float4 four(const float (&sum)[4]) { return make_float4(sum[0], sum[1], sum[2], sum[3]); }
 
-// Leaves the sums of segment `own`; of the warps in one place of a tile the last to come adds all in order and stores the result.
-// The others' sums come back through the ring, as many at once as it holds. By all consumers.
+// Adds the segments of a tile, which CTAs of a cluster leave in shared memory: each adds, in order, every SEGS-th eight tokens.
+// By all consumers; the producer calls cluster_sync beside it.
 template <class U, class S, class At>
-__device__ __forceinline__ void meet(const Sums<U>& sum, const gemm::Parts& parts, int own, int token, int row, bool inside,
-                                     int M, int N, At at) {
-  constexpr int WARPS = 4 * U::GROUPS, OTHERS = U::SEGS - 1;
-  constexpr int FITTING = S::RING_COUNT / (WARPS * OTHERS * 512), AT_ONCE = FITTING < U::NT ? FITTING : U::NT;
-  static_assert(AT_ONCE > 0, "the ring holds a tile's segments of every warp");
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rows = (N + 15) / 16, place = token / 8 * rows + row / 16;
-  const int64_t segment = int64_t(parts.blocks) * rows * 32;
-  float4* first = reinterpret_cast<float4*>(parts.sums) + int64_t(place) * 32 + lane;
-  const bool live = inside && row < N && token < M;
-  const auto wanted = [=](int n) { return live && token + 8 * n < M; };
-#pragma unroll
-  for (int n = 0; n < U::NT; ++n)
-    if (wanted(n)) first[own * segment + n * rows * 32] = four(sum[n]);
-  int last = 0;
-  __syncwarp();
-  if (lane == 0 && live) {
-    last = ptx::add_acquire_release(parts.arrived + place, 1) == U::SEGS - 1;
-    if (last) parts.arrived[place] = 0;
-  }
-  ptx::named_barrier<32 * WARPS>(1);  // the ring is free
-  if (!__shfl_sync(0xffffffffu, last, 0)) return;
-  float4* room = reinterpret_cast<float4*>(S::ring()) + warp * AT_ONCE * OTHERS * 32 + lane;
-#pragma unroll
-  for (int begin = 0; begin < U::NT; begin += AT_ONCE) {
-#pragma unroll
-    for (int n = begin; n < begin + AT_ONCE && n < U::NT; ++n)
-#pragma unroll
-      for (int i = 0; i < OTHERS; ++i)
-        if (wanted(n))
-          ptx::copy16(ptx::shared_address(room + ((n - begin) * OTHERS + i) * 32),
-                      first + (i + (i >= own)) * segment + n * rows * 32);
-    ptx::copy_commit();
-    ptx::copy_wait<0>();
-#pragma unroll
-    for (int n = begin; n < begin + AT_ONCE && n < U::NT; ++n) {
-      if (!wanted(n)) continue;
-      const float4* other = room + (n - begin) * OTHERS * 32;
-      float4 all = own == 0 ? four(sum[n]) : other[0];
-#pragma unroll
-      for (int i = 1; i < U::SEGS; ++i) {
-        const float4 next = i == own ? four(sum[n]) : other[(i - (i > own)) * 32];
-        all.x += next.x, all.y += next.y, all.z += next.z, all.w += next.w;
-      }
-      gemm::store_tile(all, token + 8 * n, row, at);
-    }
-  }
-}
-
-// The same among the CTAs of a cluster: each adds every SEGS-th eight tokens, of sums that all of them leave in shared memory. By
-// all consumers; the producer calls cluster_sync beside it.
-template <class U, class S, class At>
-__device__ __forceinline__ void meet_near(const Sums<U>& sum, int own, int token, int row, bool inside, int M, int N, At at) {
+__device__ __forceinline__ void meet(const Sums<U>& sum, int own, int token, int row, bool inside, int M, int N, At at) {
   constexpr int WARPS = 4 * U::GROUPS, OWN = (U::NT + U::SEGS - 1) / U::SEGS, AT_ONCE = OWN < 3 ? OWN : 3;
   static_assert(WARPS * U::NT * 512 <= S::RING_COUNT, "the ring holds the tile's sums");
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, rank = blockIdx.x % U::SHARE;
@@ -257,15 +196,17 @@ __device__ __forceinline__ void meet_near(const Sums<U>& sum, int own, int token
 }  // namespace wgmma
 
 template <class U, class S>
-__device__ __forceinline__ void dense_wgmma(const ptx::TensorMap& x, const ptx::TensorMap& w, __nv_bfloat16* y, float* parts,
-                                            int32_t* arrived, int M, int N, int B) {
+__device__ __forceinline__ void dense_wgmma(const ptx::TensorMap& x, const ptx::TensorMap& w, __nv_bfloat16* y, int M, int N) {
   using At = wgmma::Tile<U>;
   if (threadIdx.x < U::SLOTS) {
     ptx::barrier_init(S::full() + threadIdx.x, 1);
     ptx::barrier_init(S::empty() + threadIdx.x, At::CONSUMERS / 32 * U::SHARE);
     ptx::barriers_ready();
   }
-  wgmma::part<U>();
+  if (U::CLUSTER > 1)
+    ptx::cluster_sync_relaxed();
+  else
+    __syncthreads();
   ptx::grid_dependency_launch();
   wgmma::Work<U> work(M, N);
   if (threadIdx.x >= At::CONSUMERS) {
@@ -283,15 +224,14 @@ __device__ __forceinline__ void dense_wgmma(const ptx::TensorMap& x, const ptx::
       wgmma::consume<U, S>(sum, work.segment(), place);
       ptx::grid_dependency_wait();  // nobody else may still read what is written now
       const int token = work.token(), row = work.row() + own;
-      if constexpr (U::CTAS > 1 && U::NEAR)
-        wgmma::meet_near<U, S>(sum, work.segment(), token, row, inside, M, N, at);
-      else if constexpr (U::CTAS > 1)
-        wgmma::meet<U, S>(sum, {parts, arrived, B}, work.segment(), token, row, inside, M, N, at);
-      else if (inside)
+      if constexpr (U::CTAS > 1) {
+        wgmma::meet<U, S>(sum, work.segment(), token, row, inside, M, N, at);
+        __syncwarp();
+        ptx::cluster_sync_relaxed();
+      } else if (inside) {
 #pragma unroll
         for (int n = 0; n < U::NT; ++n) gemm::store_tile(wgmma::four(sum[n]), token + 8 * n, row, at);
-      __syncwarp();
-      if (U::CTAS > 1) wgmma::part<U>();
+      }
     }
   }
   __syncwarp();
