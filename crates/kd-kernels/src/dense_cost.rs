@@ -13,10 +13,13 @@ pub(crate) struct Tiling {
     steps: i64,
 }
 
+// In the unit of [`Tiling::cost`], fitted to measurements of an H200 (`docs/kernels/dense.md`).
 /// What a tile costs beside its steps, in steps: its first copies, its results.
-const AROUND: i64 = 8;
-/// What segments that meet in a cluster cost, in the unit of [`Tiling::cost`].
-const MEETING: i64 = 1400;
+const AROUND: i64 = 7;
+/// What a step costs whatever its size.
+const STEP: i64 = 48;
+/// What segments that meet in a cluster cost.
+const MEETING: i64 = 1600;
 
 impl Tiling {
     pub(crate) fn of(unit: &LoadedUnit) -> Self {
@@ -38,10 +41,13 @@ impl Tiling {
     }
 
     /// What a product costs, in rows of shared memory: a step copies a tile's blocks there, and each warpgroup reads its 64
-    /// rows and all tokens, 128 bytes a row and cycle. The tensor cores need less time than that.
+    /// rows and all tokens, 128 bytes a row and cycle. The tensor cores need less time than that. A row of zeros behind the
+    /// last token takes longer than a row that is read.
     pub(crate) fn cost(&self, m: i64, n: i64, sms: i64) -> i64 {
         let tiles = ceil_div(m, self.tokens * self.share).saturating_mul(ceil_div(n, self.rows));
-        let step = self.rows + self.tokens.min(m) + ceil_div(self.rows, 64) * (64 + self.tokens);
+        let zeros = self.tokens - self.tokens.min(m);
+        let moved = self.rows + self.tokens + ceil_div(self.rows, 64) * (64 + self.tokens);
+        let step = moved + zeros * 8 / 5 + STEP;
         let meeting = if self.cluster > self.share { MEETING } else { 0 };
         ceil_div(tiles, self.clusters(sms)).saturating_mul(step * (self.steps + AROUND) + meeting)
     }
@@ -66,13 +72,15 @@ mod tests {
     use super::*;
 
     /// Rows, tokens, CTAs with a tile of their own, and whether all segments go in turn.
-    const VARIANTS: [(i64, i64, i64, bool); 10] = [
+    const VARIANTS: [(i64, i64, i64, bool); 12] = [
+        (64, 72, 1, true),
         (64, 88, 1, true),
         (64, 136, 1, true),
         (128, 136, 1, true),
         (160, 136, 1, true),
         (192, 136, 1, true),
         (128, 176, 1, true),
+        (64, 72, 1, false),
         (64, 136, 1, false),
         (128, 136, 2, false),
         (192, 72, 2, false),
@@ -105,12 +113,15 @@ mod tests {
         for (m, n, k, segments, fastest) in [
             (132, 2112, 7168, 4, (192, 72, false)),
             (264, 2112, 7168, 4, (192, 136, false)),
+            (528, 2112, 7168, 4, (64, 136, true)),
             (132, 1536, 7168, 4, (64, 136, false)),
             (264, 1536, 7168, 4, (128, 136, false)),
             (132, 1536, 1536, 3, (64, 136, false)),
-            (264, 1536, 1536, 3, (64, 88, true)),
+            (66, 1536, 1536, 3, (64, 72, false)),
+            (66, 2112, 7168, 4, (64, 72, false)),
+            (99, 2112, 7168, 4, (192, 72, false)),
             (528, 1536, 1536, 3, (64, 136, true)),
-            (72, 7168, 1024, 2, (64, 88, true)),
+            (66, 7168, 1024, 2, (64, 72, true)),
             (132, 7168, 1024, 2, (64, 136, true)),
             (264, 7168, 1024, 2, (128, 136, true)),
             (528, 7168, 1024, 2, (128, 136, true)),

@@ -1,12 +1,14 @@
 /// `dense` for more than 64 tokens on sm_90a alone, with the same bits: warpgroups multiply both operands from shared memory.
 family! { dense_wgmma, template "dense/wgmma.cuh";
   dims    { K = [hidden, q_lora_rank, heads * value_dim / tp, dense_width / tp, shared_experts * expert_width / tp] }
+  variant t64x72   { ROWS = 64,  TOKENS = 72,  SHARE = 1, WHOLE = 1, TAKEN = 0 }   on sm_90a when N % 4 == 0
   variant t64x88   { ROWS = 64,  TOKENS = 88,  SHARE = 1, WHOLE = 1, TAKEN = 0 }   on sm_90a when N % 4 == 0 && K <= 2048
   variant t64x136  { ROWS = 64,  TOKENS = 136, SHARE = 1, WHOLE = 1, TAKEN = 0 }   on sm_90a when N % 4 == 0
   variant t128x136 { ROWS = 128, TOKENS = 136, SHARE = 1, WHOLE = 1, TAKEN = 0 }   on sm_90a when N % 4 == 0
   variant t160x136 { ROWS = 160, TOKENS = 136, SHARE = 1, WHOLE = 1, TAKEN = 160 } on sm_90a when N % 4 == 0 && K > 4096
   variant t192x136 { ROWS = 192, TOKENS = 136, SHARE = 1, WHOLE = 1, TAKEN = 160 } on sm_90a when N % 4 == 0 && K > 1024
   variant t128x176 { ROWS = 128, TOKENS = 176, SHARE = 1, WHOLE = 1, TAKEN = 232 } on sm_90a when N % 4 == 0 && K > 4096
+  variant c64x72   { ROWS = 64,  TOKENS = 72,  SHARE = 1, WHOLE = 0, TAKEN = 0 }   on sm_90a when N % 4 == 0 && K > 1024
   variant c64x136  { ROWS = 64,  TOKENS = 136, SHARE = 1, WHOLE = 0, TAKEN = 0 }   on sm_90a when N % 4 == 0 && K > 1024
   variant c128x136 { ROWS = 128, TOKENS = 136, SHARE = 2, WHOLE = 0, TAKEN = 0 }   on sm_90a when N % 4 == 0 && K > 4096
   variant c192x72  { ROWS = 192, TOKENS = 72,  SHARE = 2, WHOLE = 0, TAKEN = 0 }   on sm_90a when N % 4 == 0 && K > 4096

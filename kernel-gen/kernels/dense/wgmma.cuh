@@ -198,6 +198,10 @@ __device__ __forceinline__ void meet(const Sums<U>& sum, int own, int token, int
 template <class U, class S>
 __device__ __forceinline__ void dense_wgmma(const ptx::TensorMap& x, const ptx::TensorMap& w, __nv_bfloat16* y, int M, int N) {
   using At = wgmma::Tile<U>;
+  if (threadIdx.x == At::CONSUMERS) {
+    ptx::tensor_map_ahead(w);
+    ptx::tensor_map_ahead(x);
+  }
   if (threadIdx.x < U::SLOTS) {
     ptx::barrier_init(S::full() + threadIdx.x, 1);
     ptx::barrier_init(S::empty() + threadIdx.x, At::CONSUMERS / 32 * U::SHARE);

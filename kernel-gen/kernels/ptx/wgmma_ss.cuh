@@ -34,14 +34,13 @@ __device__ __forceinline__ void hold_sums(float (&sum)[TILES][4]) {
 // sum[64][8 * TILES] += a[64][16] * b[8 * TILES][16]^T, bf16 in, f32 sums: warp w of the group holds rows 16w to 16w + 15, and of
 // each eight columns what `mma_16816_bf16` holds. Runs on until it is waited for.
 #define KD_SUMS(n) "+f"(sum[n][0]), "+f"(sum[n][1]), "+f"(sum[n][2]), "+f"(sum[n][3])
-#define KD_SUMS_6 KD_SUMS(0), KD_SUMS(1), KD_SUMS(2), KD_SUMS(3), KD_SUMS(4), KD_SUMS(5)
-#define KD_SUMS_9 KD_SUMS_6, KD_SUMS(6), KD_SUMS(7), KD_SUMS(8)
+#define KD_SUMS_4 KD_SUMS(0), KD_SUMS(1), KD_SUMS(2), KD_SUMS(3)
+#define KD_SUMS_9 KD_SUMS_4, KD_SUMS(4), KD_SUMS(5), KD_SUMS(6), KD_SUMS(7), KD_SUMS(8)
 #define KD_SUMS_11 KD_SUMS_9, KD_SUMS(9), KD_SUMS(10)
 #define KD_SUMS_17 KD_SUMS_11, KD_SUMS(11), KD_SUMS(12), KD_SUMS(13), KD_SUMS(14), KD_SUMS(15), KD_SUMS(16)
 #define KD_SUMS_22 KD_SUMS_17, KD_SUMS(17), KD_SUMS(18), KD_SUMS(19), KD_SUMS(20), KD_SUMS(21)
 #define KD_TEN(t) "%" #t "0,%" #t "1,%" #t "2,%" #t "3,%" #t "4,%" #t "5,%" #t "6,%" #t "7,%" #t "8,%" #t "9,"
 #define KD_20 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9," KD_TEN(1)
-#define KD_NAMES_6 KD_20 "%20,%21,%22,%23"
 #define KD_NAMES_9 KD_20 KD_TEN(2) "%30,%31,%32,%33,%34,%35"
 #define KD_NAMES_11 KD_20 KD_TEN(2) KD_TEN(3) "%40,%41,%42,%43"
 #define KD_NAMES_17 KD_20 KD_TEN(2) KD_TEN(3) KD_TEN(4) KD_TEN(5) "%60,%61,%62,%63,%64,%65,%66,%67"
@@ -53,11 +52,23 @@ __device__ __forceinline__ void hold_sums(float (&sum)[TILES][4]) {
                  : KD_SUMS_##tiles                                                                                     \
                  : "l"(a), "l"(b));                                                                                    \
   }
-KD_GROUP_MULTIPLY(6, 48, "%24", "%25")
 KD_GROUP_MULTIPLY(9, 72, "%36", "%37")
 KD_GROUP_MULTIPLY(11, 88, "%44", "%45")
 KD_GROUP_MULTIPLY(17, 136, "%68", "%69")
 KD_GROUP_MULTIPLY(22, 176, "%88", "%89")
+#undef KD_GROUP_MULTIPLY
+#undef KD_NAMES_9
+#undef KD_NAMES_11
+#undef KD_NAMES_17
+#undef KD_NAMES_22
+#undef KD_20
+#undef KD_TEN
+#undef KD_SUMS_4
+#undef KD_SUMS_9
+#undef KD_SUMS_11
+#undef KD_SUMS_17
+#undef KD_SUMS_22
+#undef KD_SUMS
 
 // Registers of each thread of this warpgroup from here on: more, taken from those that gave some back. All four warps.
 template <int COUNT>
@@ -78,6 +89,11 @@ __device__ __forceinline__ void tensor_load_all(void* to, const TensorMap& map, 
       "[%1, {%2, %3}], [%4], %5;" ::"r"(shared_address(to)),
       "l"(&map), "r"(column), "r"(row), "r"(shared_address(barrier)), "h"(ctas)
       : "memory");
+}
+
+// Has the map at hand when a copy asks for it.
+__device__ __forceinline__ void tensor_map_ahead(const TensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
 // Arrives at the barrier in this place of CTA `rank` of the cluster. Without a scope, for a fence of the cluster's would wait for

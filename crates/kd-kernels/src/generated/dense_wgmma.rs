@@ -6,14 +6,16 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "dense_wgmma",
-    contract: "8711184045f76fa6",
+    contract: "0f5ca3285b80d202",
     variants: &[
+        "t64x72",
         "t64x88",
         "t64x136",
         "t128x136",
         "t160x136",
         "t192x136",
         "t128x176",
+        "c64x72",
         "c64x136",
         "c128x136",
         "c192x72",
@@ -100,12 +102,14 @@ impl DenseWgmma {
 fn eligible(variant: &str, _: Dims, _m: i64, n: i64) -> Option<bool> {
     Some(
         match variant {
+            "t64x72" => arith::rem(n, 4)? == 0,
             "t64x88" => arith::rem(n, 4)? == 0,
             "t64x136" => arith::rem(n, 4)? == 0,
             "t128x136" => arith::rem(n, 4)? == 0,
             "t160x136" => arith::rem(n, 4)? == 0,
             "t192x136" => arith::rem(n, 4)? == 0,
             "t128x176" => arith::rem(n, 4)? == 0,
+            "c64x72" => arith::rem(n, 4)? == 0,
             "c64x136" => arith::rem(n, 4)? == 0,
             "c128x136" => arith::rem(n, 4)? == 0,
             "c192x72" => arith::rem(n, 4)? == 0,
