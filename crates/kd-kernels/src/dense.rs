@@ -71,10 +71,10 @@ impl DenseProduct {
     ) -> Result<Selection, KernelError> {
         let (m, n, k) = (x.dim(0), w.dim(0), w.dim(1));
         let columns = w.shape()[0];
-        if let Some(groups) = self.groups.as_ref().filter(|_| m > FEW && n % 4 == 0) {
-            if let Some(best) = cheapest(groups.units().iter(), m, n, i64::from(stream.sms())) {
-                return groups.launch(stream, Choice::Forced(best), dense_wgmma::Args { x, w, y });
-            }
+        if let Some(groups) = self.groups.as_ref().filter(|_| m > FEW && n % 4 == 0)
+            && let Some(best) = cheapest(groups.units().iter(), m, n, i64::from(stream.sms()))
+        {
+            return groups.launch(stream, Choice::Forced(best), dense_wgmma::Args { x, w, y });
         }
         if let Some((some, many)) = self.more.as_ref().filter(|_| scratch.many()) {
             let lanes = |unit: &LoadedUnit| i64::from(unit.resident() * stream.sms()) / token_tiles(unit, m);
