@@ -10,6 +10,7 @@
 pub mod bench;
 pub mod bundle;
 mod dense;
+mod dense_cost;
 mod dense_scratch;
 mod device;
 mod error;

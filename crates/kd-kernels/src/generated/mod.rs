@@ -9,6 +9,7 @@ pub mod commit;
 pub mod dense;
 pub mod dense_many;
 pub mod dense_mid;
+pub mod dense_wgmma;
 pub mod draft_block;
 pub mod drafter_attention;
 pub mod drafter_context;

@@ -120,9 +120,9 @@ pub fn run(
     Ok(outcomes)
 }
 
-/// The units of `family` in the bundle of `kernels`.
+/// The units of `family` in the bundle of `kernels` that can be loaded.
 pub fn units<'a>(kernels: &'a Kernels, family: &'a str) -> impl Iterator<Item = &'a Row> {
-    kernels.bundle().header().units.iter().filter(move |row| row.family == family)
+    kernels.bundle().header().units.iter().filter(move |row| row.family == family && kernels.has(row))
 }
 
 /// A failed allocation, copy or event of a self-test.

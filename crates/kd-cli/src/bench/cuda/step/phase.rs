@@ -63,7 +63,9 @@ impl Phase {
 fn of(family: &str) -> Phase {
     match family {
         "tree_mla" | "tree_mla_merge" => Phase::Attention,
-        "dense" | "dense_mid" | "dense_many" | "absorb_query" | "absorb_value" => Phase::Dense,
+        "dense" | "dense_mid" | "dense_many" | "dense_wgmma" | "absorb_query" | "absorb_value" => {
+            Phase::Dense
+        }
         "head_queries" | "head_values" | "few_gate" | "norm_dense" => Phase::Dense,
         "router" | "few_route" => Phase::Router,
         "rms_norm" | "add_rms_norm" => Phase::Norms,
