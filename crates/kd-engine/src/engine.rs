@@ -76,6 +76,8 @@ pub struct Step {
     pub rounds: Vec<Round>,
     /// What they took together; `None` if there were none.
     pub outcome: Option<Outcome>,
+    /// Graphs that a device was given for these rounds: one where it can draw, walk and draft by itself, none on a CPU.
+    pub graphs: u64,
     /// Time that a device spent in the passes of these rounds; `None` unless [`Engine::time_device`] asked for it.
     pub device: Option<Duration>,
 }
@@ -97,6 +99,8 @@ pub struct Engine {
     pub(crate) builder: TreeBuilder,
     pub(crate) forest: Forest,
     pub(crate) budget: Allocator,
+    /// Seconds that the drafts of the next round have taken already.
+    pub(crate) drafted_ahead: f64,
     next_id: u64,
 }
 
@@ -139,6 +143,7 @@ impl Engine {
             builder: TreeBuilder::new(),
             forest: Forest::new(),
             budget: Allocator::new(Options::default()),
+            drafted_ahead: 0.0,
             next_id: 0,
             models,
             options,
@@ -284,7 +289,9 @@ impl Engine {
     fn try_step(&mut self, step: &mut Step) -> Result<(), DeviceError> {
         self.admit()?;
         self.prefill(step)?;
+        let before = self.backend.graphs();
         self.round(step)?;
+        step.graphs = self.backend.graphs() - before;
         step.device = self.backend.device_time()?;
         Ok(())
     }

@@ -17,7 +17,9 @@ mod fork;
 mod graph;
 #[rustfmt::skip]
 mod generated;
+mod landing;
 mod launch;
+mod moment;
 pub mod probe;
 mod profile;
 pub mod ranks;
@@ -34,10 +36,12 @@ pub use device::{Device, Stream, driver_version};
 pub use error::KernelError;
 pub use fork::Fork;
 pub use graph::{Buffer, Element, Graph, Marks};
+pub use landing::{Arrived, Landing, Sent};
 pub use launch::{
     Blocks, Choice, Int4Ref, Kernels, LoadedUnit, Product, Selection, Source, TensorMut, TensorRef, Units,
     arith,
 };
+pub use moment::Moment;
 pub use profile::{Drafter, Profile};
 pub use search::Search;
 pub use staging::Staging;

@@ -22,6 +22,7 @@ mod cost;
 mod curve;
 mod gain;
 mod growth;
+mod order;
 mod record;
 mod search;
 

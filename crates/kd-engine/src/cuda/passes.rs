@@ -69,6 +69,20 @@ impl Passes {
         Ok(self.sampling.launch(stream, logits, bucket.rows)?)
     }
 
+    /// As [`verify`](Self::verify), of a round without trees: what is committed is known before.
+    pub(super) fn plain(&mut self, stream: &Stream, bucket: Bucket) -> Result<(), CudaError> {
+        self.verify(stream, bucket)?;
+        self.target.commit_roots(stream, &mut self.state, bucket.streams)
+    }
+
+    /// As [`verify`](Self::verify), and all that follows up to the drafts of the next round.
+    pub(super) fn rotated(&mut self, stream: &Stream, bucket: Bucket) -> Result<(), CudaError> {
+        self.verify(stream, bucket)?;
+        let Self { target, state, sampling, drafting, .. } = self;
+        let chosen = sampling.tokens(bucket.rows)?;
+        drafting.as_mut().map_or(Ok(()), |drafting| drafting.follow(stream, target, state, bucket, chosen))
+    }
+
     /// A prompt chunk: forward and commit of all rows; the drafter reads those of `moved`, if it is to read any.
     pub(super) fn prompt(
         &mut self,

@@ -105,10 +105,9 @@ impl Sampling {
         self.kernel.launch(stream, Choice::Auto, args).map(drop)
     }
 
-    /// The tokens of the last launch, once the stream has come this far; `None` where the row allows none.
-    pub(super) fn read(&self, stream: &Stream, rows: usize) -> Result<Vec<Option<u32>>, KernelError> {
-        let tokens = self.tokens.read(stream)?;
-        Ok(tokens.into_iter().take(rows).map(|token| u32::try_from(token).ok()).collect())
+    /// The tokens of the first `rows` rows of the last launch, negative where a row allows none.
+    pub(super) fn tokens(&self, rows: usize) -> Result<CudaView<'_, i32>, KernelError> {
+        self.tokens.view_as(0, rows)
     }
 }
 

@@ -1,6 +1,11 @@
 //! From the best tokens of each row, as the device found them, to rows that a tree is built from.
 
 use kd_ddtree::DraftRow;
+use kd_kernels::{Arrived, KernelError, Landing, Sent};
+
+use super::CudaDrafter;
+use crate::cuda::CudaError;
+use crate::cuda::error::within;
 
 /// Tokens of a row that the device finds.
 pub(crate) const TOP: usize = 64;
@@ -16,6 +21,53 @@ pub struct BestTokens {
     pub stats: Vec<f32>,
     /// 1 unless a row has a NaN, a +inf or no finite entry.
     pub finite: Vec<i32>,
+}
+
+/// [`BestTokens`] on their way to the host.
+#[derive(Debug, Clone, Copy)]
+pub struct SentTokens {
+    tokens: Sent<i32>,
+    logits: Sent<f32>,
+    stats: Sent<f32>,
+    finite: Sent<i32>,
+}
+
+impl SentTokens {
+    /// Once they are there.
+    pub fn arrived(&self, arrived: Arrived<'_>) -> BestTokens {
+        BestTokens {
+            tokens: arrived.get(self.tokens).to_vec(),
+            logits: arrived.get(self.logits).to_vec(),
+            stats: arrived.get(self.stats).to_vec(),
+            finite: arrived.get(self.finite).to_vec(),
+        }
+    }
+
+    /// Bytes of a [`Landing`] that `rows` rows take.
+    pub fn bytes(rows: usize) -> usize {
+        let (best, stats) = (Landing::bytes::<i32>(rows * TOP), Landing::bytes::<f32>(rows * 2));
+        2 * best + stats + Landing::bytes::<i32>(rows)
+    }
+}
+
+impl CudaDrafter {
+    /// Enqueues the copies of what this rank finds in the last draft of `streams` streams.
+    ///
+    /// # Errors
+    /// More streams than planned, no room, a failed copy.
+    pub fn send_best(&self, landing: &mut Landing, streams: usize) -> Result<SentTokens, CudaError> {
+        within("the number of streams of a draft", streams, self.limits.streams)?;
+        let (rows, memory) = (streams * self.dims.drafted(), &self.memory);
+        let mut send = || -> Result<SentTokens, KernelError> {
+            Ok(SentTokens {
+                tokens: landing.send(&memory.tokens.slice(..rows * TOP))?,
+                logits: landing.send(&memory.values.slice(..rows * TOP))?,
+                stats: landing.send(&memory.stats.slice(..rows * 2))?,
+                finite: landing.send(&memory.finite.slice(..rows))?,
+            })
+        };
+        Ok(send()?)
+    }
 }
 
 impl BestTokens {
