@@ -77,9 +77,6 @@ impl Cuda {
         let (stream, passes) = (&self.stream, &mut *self.shared.lock());
         passes.state.inputs.write(stream, tokens, &segments)?;
         passes.sampling.write(stream, &draws)?;
-        if let (Some(drafting), Way::Rotated) = (&mut passes.drafting, way) {
-            drafting.catch_up(stream)?;
-        }
         replay(graph, &mut self.marks)?;
         self.graphs += 1;
         count(&mut self.ops, self.layers, tokens.len());

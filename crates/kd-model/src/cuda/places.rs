@@ -73,9 +73,10 @@ pub(super) fn place(segment: &Segment<'_>) -> Option<usize> {
 
 /// The parent of row `row`, whose ancestors, itself included, are `own`: the newest of the others, 0 (the root) if there is none.
 pub(super) fn parent(own: Ancestors, row: usize) -> usize {
-    // Node `n` is row `n + 1`.
-    let before = |node: &usize| own[node / 64] >> (node % 64) & 1 == 1;
-    (0..row.saturating_sub(1)).rev().find(before).map_or(0, |node| node + 1)
+    let all = u128::from(own[1]) << 64 | u128::from(own[0]);
+    // Node `n` is row `n + 1`, so those before this row's own are below bit `row - 1`.
+    let others = all & ((1 << row.saturating_sub(1)) - 1);
+    (u128::BITS - others.leading_zeros()) as usize
 }
 
 #[cfg(test)]

@@ -84,9 +84,14 @@ impl BestTokens {
         let max = stats.iter().map(|(max, _)| *max).fold(f32::NEG_INFINITY, f32::max);
         let sum: f64 = stats.iter().map(|(own, sum)| f64::from(*sum) * f64::from(own - max).exp()).sum();
         let normaliser = f64::from(max) + sum.ln();
-        let mut best: Vec<(f32, u32)> = ranks.iter().flat_map(|rank| rank.candidates(row)).collect();
-        best.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-        best.truncate(k.min(TOP));
+        // Each rank's are in order, so no more than its first `k` are among the best of all.
+        let k = k.min(TOP);
+        let mut best = Vec::with_capacity(ranks.len() * k);
+        best.extend(ranks.iter().flat_map(|rank| rank.candidates(row).take(k)));
+        if ranks.len() > 1 {
+            best.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+            best.truncate(k);
+        }
         let (logprobs, tokens): (Vec<f32>, Vec<u32>) =
             best.into_iter().map(|(logit, token)| ((f64::from(logit) - normaliser) as f32, token)).unzip();
         DraftRow::from_top_k(&tokens, &logprobs).ok()
