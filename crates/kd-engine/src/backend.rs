@@ -179,11 +179,6 @@ pub(crate) trait Backend: Debug + Send {
     /// What the target's passes have done so far.
     fn ops(&self) -> OpCounter;
 
-    /// Seconds of the last verify pass that went into drafts of the next round.
-    fn seconds_ahead(&mut self) -> Result<f64, DeviceError> {
-        Ok(0.0)
-    }
-
     /// Graphs of rounds that a device has been given so far.
     fn graphs(&self) -> u64 {
         0

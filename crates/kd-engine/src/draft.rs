@@ -76,10 +76,8 @@ impl Engine {
                 drafts.trees[i] = self.own_tree(members[i].0, rows);
             }
             self.share_budget(members, &load, &mut drafts, &drafting[own..], chosen);
-            // Part of it may have been done behind the last verify pass.
-            drafts.outcome.draft = begin.elapsed().as_secs_f64() + self.drafted_ahead;
+            drafts.outcome.draft = begin.elapsed().as_secs_f64();
         }
-        self.drafted_ahead = 0.0;
         drafts.outcome.rows = drafts.trees.iter().map(|tree| tree.rows().len()).sum();
         Ok(drafts)
     }

@@ -99,8 +99,6 @@ pub struct Engine {
     pub(crate) builder: TreeBuilder,
     pub(crate) forest: Forest,
     pub(crate) budget: Allocator,
-    /// Seconds that the drafts of the next round have taken already.
-    pub(crate) drafted_ahead: f64,
     next_id: u64,
 }
 
@@ -143,7 +141,6 @@ impl Engine {
             builder: TreeBuilder::new(),
             forest: Forest::new(),
             budget: Allocator::new(Options::default()),
-            drafted_ahead: 0.0,
             next_id: 0,
             models,
             options,

@@ -19,7 +19,7 @@ mod graph;
 mod generated;
 mod landing;
 mod launch;
-mod moment;
+mod outbox;
 pub mod probe;
 mod profile;
 pub mod ranks;
@@ -41,7 +41,7 @@ pub use launch::{
     Blocks, Choice, Int4Ref, Kernels, LoadedUnit, Product, Selection, Source, TensorMut, TensorRef, Units,
     arith,
 };
-pub use moment::Moment;
+pub use outbox::Outbox;
 pub use profile::{Drafter, Profile};
 pub use search::Search;
 pub use staging::Staging;

@@ -14,7 +14,7 @@ use super::buckets::{Buckets, up_to};
 use super::drafting::{Drafting, landing_bytes};
 use super::passes::{Captured, Passes, Shared};
 use super::plan::Plan;
-use super::rotation::{Ahead, same};
+use super::rotation::Ahead;
 use super::sampling::{RowDraw, Sampling};
 use crate::EngineError;
 use crate::backend::{Answers, Backend, Chunk, DeviceError, Head, Kept, Member, PromptRows, Row, Sequence};
@@ -36,8 +36,8 @@ pub(super) struct Cuda {
     pub(super) draft: BTreeMap<usize, Captured<usize>>,
     /// The first row of each member of the last verify pass.
     pub(super) first: Vec<usize>,
-    /// Rows of each member that the last verify pass has committed itself.
-    pub(super) committed: Option<Vec<usize>>,
+    /// Whether the last verify pass has committed by itself.
+    pub(super) committed: bool,
     /// What it has drafted for the next round.
     pub(super) ahead: Ahead,
     /// Whether a stream has drafted since the last commit.
@@ -76,8 +76,7 @@ impl Cuda {
         let drafting =
             drafter.map(|drafter| Drafting::load(&stream, &kernels, drafter, limits, read)).transpose()?;
         let layers = target.dims().layers as u64;
-        let results = Landing::bytes::<i32>(limits.rows)
-            + drafter.map_or(0, |drafter| landing_bytes(drafter, limits.streams));
+        let results = drafter.map_or(0, |drafter| landing_bytes(drafter, limits.streams));
         let landing = Landing::new(&stream, results).map_err(CudaError::from)?;
         let shared = Shared::new(Passes { target, state, chunks, sampling, drafting });
         let mut cuda = Self {
@@ -90,7 +89,7 @@ impl Cuda {
             commit: Default::default(),
             draft: BTreeMap::new(),
             first: Vec::new(),
-            committed: None,
+            committed: false,
             ahead: Ahead::default(),
             drafted: false,
             landing,
@@ -180,8 +179,7 @@ impl Backend for Cuda {
         passes.chunks.inputs.choose(&self.stream, &ends)?;
         passes.sampling.write(&self.stream, &draws)?;
         passes.last(&self.stream, ends.len())?;
-        let tokens = self.landing.send(&passes.sampling.tokens(ends.len())?)?;
-        Ok(answers(&draws, self.landing.wait()?.get(tokens)))
+        Ok(answers(&draws, &passes.sampling.read(ends.len())?))
     }
 
     fn verify(&mut self, members: &[Member<'_>]) -> Result<Answers, DeviceError> {
@@ -193,8 +191,9 @@ impl Backend for Cuda {
     }
 
     fn commit(&mut self, kept: &[Kept<'_>]) -> Result<(), DeviceError> {
-        if let Some(counts) = self.committed.take() {
-            return same(&counts, kept);
+        if self.committed {
+            self.ahead.take(kept);
+            return Ok(());
         }
         let drafted = std::mem::take(&mut self.drafted);
         let (mut moves, mut moved) = (Vec::new(), Vec::new());
@@ -243,6 +242,7 @@ impl Backend for Cuda {
     }
 
     fn draft(&mut self, heads: &[Head<'_>]) -> Result<Vec<Vec<DraftRow>>, DeviceError> {
+        self.ahead.settle(&mut self.landing)?;
         let passes = self.shared.lock();
         let Some(drafting) = &passes.drafting else { return Ok(vec![Vec::new(); heads.len()]) };
         self.drafted = true;
@@ -271,13 +271,6 @@ impl Backend for Cuda {
             rows[i] = drafting.rows(&found, index, heads[i].best);
         }
         Ok(rows)
-    }
-
-    fn seconds_ahead(&mut self) -> Result<f64, DeviceError> {
-        if self.ahead.is_empty() {
-            return Ok(0.0);
-        }
-        Ok(self.shared.lock().drafting.as_ref().map_or(Ok(0.0), Drafting::seconds)?)
     }
 
     fn graphs(&self) -> u64 {

@@ -6,7 +6,7 @@ use half::bf16;
 use kd_attn::{BlockSegment, PAGE_TOKENS};
 use kd_ddtree::DraftRow;
 use kd_kernels::ranks::OneRank;
-use kd_kernels::{CudaView, KernelError, Kernels, Landing, Moment, Stream, TensorRef};
+use kd_kernels::{CudaView, KernelError, Kernels, Landing, Stream, TensorRef};
 use kd_model::Drafter;
 use kd_model::cuda::{
     BestTokens, Bucket, Committed, CudaDrafter, CudaError, CudaTarget, DeviceLent, DraftInputs, DraftLimits,
@@ -31,9 +31,8 @@ pub(super) struct Drafting {
     prompts: DraftInputs,
     /// Of rounds in which no stream drafted.
     unread: Unread,
-    /// What the device walks by itself, and when it begins and ends to draft behind that.
+    /// What the device walks by itself.
     walks: Walks,
-    moments: [Moment; 2],
     tap_width: usize,
 }
 
@@ -59,7 +58,6 @@ impl Drafting {
             prompts: inputs(tokens)?,
             unread: Unread::new(stream, tap_width, limits.rows)?,
             walks: Walks::new(stream, kernels, limits, model.dims().block)?,
-            moments: [Moment::new(stream)?, Moment::new(stream)?],
             model,
             tap_width,
         })
@@ -165,28 +163,20 @@ impl Drafting {
         bucket: Bucket,
         chosen: CudaView<'_, i32>,
     ) -> Result<(), CudaError> {
-        let Self { model, walks, moments: [begin, end], tap_width, .. } = self;
+        let Self { model, walks, tap_width, .. } = self;
         let streams = bucket.streams;
         walks.launch(stream, &state.inputs, bucket, chosen)?;
         target.commit_walked(stream, state, walks, streams)?;
-        begin.record(stream)?;
         let kept = walks.kept(streams);
         let taps = TensorRef::new(stream, state.kept_taps(kept)?, [kept, *tap_width])?;
         model.context(stream, &OneRank, walks.context(streams, taps)?)?;
         let blocks = walks.blocks(&state.inputs, streams)?;
-        model.draft(stream, &OneRank, DeviceLent::from(target), &blocks)?;
-        Ok(end.record(stream)?)
+        model.draft(stream, &OneRank, DeviceLent::from(target), &blocks)
     }
 
     /// The rows that the walks of the last pass visited in each of `streams` streams.
     pub(super) fn walked(&self, streams: usize) -> Result<CudaView<'_, i32>, KernelError> {
         self.walks.counts(streams)
-    }
-
-    /// Seconds that the drafts behind the last pass took, once they are over.
-    pub(super) fn seconds(&self) -> Result<f64, KernelError> {
-        let [begin, end] = &self.moments;
-        Ok(begin.micros_to(end)? * 1e-6)
     }
 
     /// Enqueues the copies of what the last draft found for `streams` streams.

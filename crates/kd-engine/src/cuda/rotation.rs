@@ -1,11 +1,12 @@
 //! The verify pass of a round, with as much of what follows as the device can do without the host.
 //!
 //! *Verify → walk → commit → read → draft* is one launch where every stream's tokens are drawn on the device and about as many
-//! streams as are verified will draft next. What the host then learns is which rows were drawn, how far each walk went, and the
-//! drafts of the next round. A stream that ends in the round (a stop, the last token it may have, text that is none) takes its
+//! streams as are verified will draft next. The host waits for the draws alone, and delivers them while the device goes on; it
+//! comes back for how far each walk went and for the drafts when it builds the next trees. A stream that ends in the round (a stop, the last token it may have, text that is none) takes its
 //! pages with it, so rows that were committed behind its end are seen by nobody.
 
-use kd_model::cuda::{BestTokens, Bucket};
+use kd_kernels::{Landing, Sent};
+use kd_model::cuda::{BestTokens, Bucket, SentTokens};
 
 use super::backend::{Cuda, answers, count, replay};
 use super::sampling::RowDraw;
@@ -22,32 +23,63 @@ enum Way {
     Rotated,
 }
 
-/// Drafts that are there before they are asked for.
+/// What a pass has left of the next round.
 #[derive(Debug, Default)]
 pub(super) struct Ahead {
-    found: Option<BestTokens>,
+    drafts: Drafts,
     /// Slot and committed tokens of each stream of the draft; `None` where it is for nobody.
     of: Vec<Option<(usize, usize)>>,
+    /// Rows of each member that the host's walk has visited, where its stream goes on.
+    visited: Vec<Option<usize>>,
+}
+
+#[derive(Debug, Default)]
+enum Drafts {
+    #[default]
+    None,
+    /// The device may still be at it: the numbers of rows that its walks have visited, and the drafts.
+    Sent(Sent<i32>, SentTokens),
+    There(BestTokens),
 }
 
 impl Ahead {
-    fn new(found: BestTokens, members: &[Member<'_>], counts: &[usize]) -> Self {
-        let of = |(member, count): (&Member<'_>, &usize)| {
-            let Member { sequence, ahead, .. } = member;
-            ahead.then_some((sequence.slot, sequence.committed + count))
-        };
-        Self { found: Some(found), of: members.iter().zip(counts).map(of).collect() }
+    /// Of a pass over these members, none of whose rows the host has seen yet.
+    fn of(members: &[Member<'_>], drafts: Drafts) -> Self {
+        let of =
+            |member: &Member<'_>| member.ahead.then_some((member.sequence.slot, member.sequence.committed));
+        let visited = vec![None; members.len()];
+        Self { drafts, of: members.iter().map(of).collect(), visited }
     }
 
-    /// Whether nothing was drafted.
-    pub(super) fn is_empty(&self) -> bool {
-        self.found.is_none()
+    /// The host has walked: these rows are taken.
+    pub(super) fn take(&mut self, kept: &[Kept<'_>]) {
+        for Kept { member, rows, .. } in kept {
+            self.visited[*member] = Some(rows.len());
+            if let Some((_, committed)) = &mut self.of[*member] {
+                *committed += rows.len();
+            }
+        }
+    }
+
+    /// Waits until the draft is there.
+    ///
+    /// # Errors
+    /// A failed launch, walks on the device that were not the host's.
+    pub(super) fn settle(&mut self, landing: &mut Landing) -> Result<(), DeviceError> {
+        if let Drafts::Sent(walked, best) = &self.drafts {
+            let arrived = landing.wait()?;
+            same(arrived.get(*walked), &self.visited)?;
+            self.drafts = Drafts::There(best.arrived(arrived));
+        }
+        Ok(())
     }
 
     /// The draft of this sequence as it is now, and which of its streams that is.
     pub(super) fn find(&self, sequence: &Sequence) -> Option<(&BestTokens, usize)> {
-        let now = Some((sequence.slot, sequence.committed));
-        Some((self.found.as_ref()?, self.of.iter().position(|of| *of == now)?))
+        let (Drafts::There(found), now) = (&self.drafts, Some((sequence.slot, sequence.committed))) else {
+            return None;
+        };
+        Some((found, self.of.iter().position(|of| *of == now)?))
     }
 
     /// Leaves out the stream in this slot.
@@ -74,6 +106,7 @@ impl Cuda {
             Way::Rotated => &self.rotated,
         };
         let graph = graphs.get(&bucket).ok_or_else(missing)?;
+        self.ahead.settle(&mut self.landing)?;
         let (stream, passes) = (&self.stream, &mut *self.shared.lock());
         passes.state.inputs.write(stream, tokens, &segments)?;
         passes.sampling.write(stream, &draws)?;
@@ -85,25 +118,17 @@ impl Cuda {
             passes.keep(stream, &moved)?;
         }
 
-        let drawn = self.landing.send(&passes.sampling.tokens(tokens.len())?)?;
-        let behind = match (&passes.drafting, way) {
+        let drafts = match (&passes.drafting, way) {
             (Some(drafting), Way::Rotated) => {
                 let walked = self.landing.send(&drafting.walked(members.len())?)?;
-                Some((walked, drafting.send(&mut self.landing, members.len())?))
+                Drafts::Sent(walked, drafting.send(&mut self.landing, members.len())?)
             }
-            _ => None,
+            _ => Drafts::None,
         };
-        let arrived = self.landing.wait()?;
-        let found = answers(&draws, arrived.get(drawn));
-        (self.committed, self.ahead) = match behind {
-            Some((walked, best)) => {
-                let counts: Vec<usize> =
-                    arrived.get(walked).iter().map(|&count| usize::try_from(count).unwrap_or(0)).collect();
-                let ahead = Ahead::new(best.arrived(arrived), members, &counts);
-                (Some(counts), ahead)
-            }
-            None => ((way == Way::Plain).then(|| vec![1; members.len()]), Ahead::default()),
-        };
+        // The host delivers these tokens while the device commits and drafts.
+        let found = answers(&draws, &passes.sampling.read(tokens.len())?);
+        self.ahead = Ahead::of(members, drafts);
+        self.committed = way != Way::Alone;
         self.drafted &= way == Way::Alone;
         self.first = rows.first;
         Ok(found)
@@ -131,12 +156,12 @@ fn draws<'a>(member: &'a Member<'_>) -> impl Iterator<Item = Option<RowDraw>> + 
     member.tree.rows().map(draw)
 }
 
-/// Fails unless what streams that go on have taken is what the device has committed, so many rows of each member.
-pub(super) fn same(committed: &[usize], kept: &[Kept<'_>]) -> Result<(), DeviceError> {
-    for Kept { member, rows, .. } in kept {
-        let own = committed.get(*member).copied().unwrap_or(0);
-        if own != rows.len() {
-            let found = rows.len();
+/// Fails unless the device has walked as far as the host, wherever the stream goes on.
+fn same(walked: &[i32], visited: &[Option<usize>]) -> Result<(), DeviceError> {
+    for (&own, found) in walked.iter().zip(visited) {
+        if let Some(found) = *found
+            && usize::try_from(own) != Ok(found)
+        {
             return Err(DeviceError(format!(
                 "it has committed {own} rows of a stream, but the walk {found}"
             )));
@@ -165,25 +190,30 @@ mod tests {
             .map(|(sequence, ahead)| Member { sequence, bonus: 1, tree: &tree, draw: None, ahead })
             .collect();
         let best = BestTokens { tokens: vec![], logits: vec![], stats: vec![], finite: vec![] };
-        let mut ahead = Ahead::new(best, &members, &[5, 1, 1]);
+        let mut ahead = Ahead::of(&members, Drafts::There(best));
+        let rows = [0, 1, 2, 3, 4];
+        let kept =
+            |member: usize, count: usize| Kept { sequence: &own[member], member, rows: &rows[..count] };
+        ahead.take(&[kept(0, 5), kept(1, 1), kept(2, 1)]);
         let index =
             |ahead: &Ahead, slot, committed| ahead.find(&sequence(slot, committed)).map(|(_, index)| index);
         assert_eq!([index(&ahead, 3, 65), index(&ahead, 0, 11)], [Some(0), Some(1)]);
-        assert_eq!(index(&ahead, 3, 64), None, "a walk that the host has not followed");
-        assert_eq!(index(&ahead, 1, 8), None, "a stream that the drafter has not read");
+        assert_eq!(index(&ahead, 3, 64), None, "another length");
+        assert_eq!(index(&ahead, 1, 8), None, "a stream that was not to draft");
         // Another stream takes the slot, and comes to as many tokens.
         ahead.forget(3);
         assert_eq!([index(&ahead, 3, 65), index(&ahead, 0, 11)], [None, Some(1)]);
-        assert!(Ahead::default().is_empty() && !ahead.is_empty());
+        let nothing = Ahead::of(&members, Drafts::None);
+        assert_eq!(index(&nothing, 0, 10), None, "nothing was drafted");
     }
 
     #[test]
     fn a_walk_that_differs_from_the_hosts_is_an_error() {
-        let own = sequence(0, 9);
-        let kept = |member, rows| Kept { sequence: &own, member, rows };
-        assert_eq!(same(&[1, 3], &[kept(1, &[0, 2, 4])]), Ok(()));
-        assert_eq!(same(&[1, 0], &[]), Ok(()), "a stream that has ended");
-        let error = same(&[1, 2], &[kept(1, &[0, 2, 4])]).expect_err("one row less").to_string();
-        assert!(error.contains("2 rows") && error.contains("the walk 3"), "{error}");
+        assert_eq!(same(&[1, 3], &[Some(1), Some(3)]), Ok(()));
+        assert_eq!(same(&[0, 3], &[None, Some(3)]), Ok(()), "a stream that has ended");
+        for own in [-1, 0, 2] {
+            let error = same(&[1, own], &[None, Some(3)]).expect_err("another length").to_string();
+            assert!(error.contains(&format!("{own} rows")) && error.contains("the walk 3"), "{error}");
+        }
     }
 }
