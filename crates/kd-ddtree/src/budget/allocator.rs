@@ -1,13 +1,12 @@
 //! Who drafts in a round, and how many nodes are verified.
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 
 use super::account::Account;
 use super::calibration::{Calibrated, Calibration, Errors, Verdict};
 use super::cost::{CostModel, Stored};
 use super::gain::Gain;
 use super::growth::Growth;
-use super::order::{Worth, streams_of};
 use super::record::{CLASSES, Record};
 use super::search::{Candidate, Load, Market, Way};
 use crate::forest::StreamLimits;
@@ -164,6 +163,30 @@ pub struct Allocator {
     rounds: u32,
 }
 
+/// What a review depends on: all streams, those that may draft, and those of them that never did.
+fn streams_of(streams: usize, candidates: &[Candidate]) -> [usize; 3] {
+    let fresh = candidates.iter().filter(|candidate| candidate.record.drafts() == 0).count();
+    [streams, candidates.len(), fresh]
+}
+
+/// Orders streams by what their drafts may be worth.
+#[derive(PartialEq)]
+struct Worth(f64);
+
+impl Eq for Worth {}
+
+impl PartialOrd for Worth {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Worth {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.total_cmp(&other.0)
+    }
+}
+
 impl Allocator {
     /// An allocator that knows nothing yet.
     /// A cap above what a tree holds, or a floor above the cap, counts as that.
@@ -295,11 +318,10 @@ impl Allocator {
         plan
     }
 
-    /// Whether the streams of this plan will draft in the next round as well, as far as that can be said before this one is run.
-    /// Whoever drafts ahead of a decision drafts for nothing where it turns out differently.
+    /// Whether the streams of this plan will draft in the round after it as well, as far as that can be said before it is run.
     pub fn goes_on(&self, plan: &Plan) -> bool {
-        let advantage = plan.rate * plan.plain / plan.streams as f64;
-        plan.drafters > 0 && self.drafting && self.since + 1 < distance(advantage)
+        let next = distance(plan.rate * plan.plain / plan.streams as f64);
+        plan.drafters > 0 && self.drafting && self.since + 1 < next
     }
 
     /// Draft rows of the stream of this record with the probabilities that they are worth.

@@ -22,7 +22,6 @@ mod cost;
 mod curve;
 mod gain;
 mod growth;
-mod order;
 mod record;
 mod search;
 
