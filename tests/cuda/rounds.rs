@@ -81,11 +81,7 @@ fn a_round_is_one_launch() {
     let mut requests = vec![of_the_host()];
     requests.extend(prompts(2).into_iter().map(|prompt| request(prompt, 0.0, TREE)));
     let (_, seen) = all(&mut engine, &requests);
-    assert!(
-        seen.graphs.iter().all(|&graphs| graphs > 1),
-        "rounds with the host's sampler: {:?}",
-        seen.graphs
-    );
+    assert!(seen.of_the_host(), "rounds with the host's sampler: {:?}", seen.graphs);
 }
 
 /// Beside a stream of the host's sampler every round is several launches with the host's walk between them.
@@ -121,16 +117,16 @@ fn a_replay_sees_nothing_of_the_round_before() {
     let (mut seen, mut live, mut left) = (Seen::default(), Vec::new(), Vec::new());
     let mut requests: HashMap<RequestId, Request> = HashMap::new();
     let ways = [
-        Speculation::Plain,
         Speculation::Chain,
-        Speculation::Auto,
         Speculation::Tree { nodes: 2 },
         TREE,
         Speculation::Tree { nodes: 64 },
+        Speculation::Plain,
+        Speculation::Auto,
     ];
     let prompts = prompts(48);
     for round in 0..160 {
-        if round < 120 && live.len() < 12 {
+        if round < 120 && round % 3 < 2 && live.len() < 12 {
             let prompt = prompts[n.below(prompts.len())].clone();
             let params = SamplingParams {
                 temperature: n.pick(&[0.0, 0.6, 1.0, 1.7]),
@@ -144,13 +140,15 @@ fn a_replay_sees_nothing_of_the_round_before() {
             live.push(id);
             requests.insert(id, request);
         }
-        if n.below(6) == 0 && !live.is_empty() {
+        if n.below(8) == 0 && !live.is_empty() {
             let id = live.swap_remove(n.below(live.len()));
             engine.cancel(id);
             left.push(id);
         }
+        // In most rounds everybody drafts.
+        let ways = if n.below(4) == 0 { &ways[..] } else { &ways[..4] };
         for &id in &live {
-            engine.set_speculation(id, n.pick(&ways)).expect("submitted with a budget");
+            engine.set_speculation(id, n.pick(ways)).expect("submitted with a budget");
         }
         seen.step(&mut engine);
         let complete = |id: &RequestId| {
@@ -162,7 +160,7 @@ fn a_replay_sees_nothing_of_the_round_before() {
         seen.step(&mut engine);
     }
     let one = seen.graphs.iter().filter(|&&graphs| graphs == 1).count();
-    assert!(one > seen.graphs.len() / 4, "rounds of one launch: {:?}", seen.graphs);
+    assert!(one > seen.graphs.len() / 5, "rounds of one launch: {:?}", seen.graphs);
     let mut compared = 0;
     for (id, request) in &requests {
         let plain = Arrival::from(Request { speculation: Speculation::Plain, ..request.clone() });
