@@ -18,7 +18,9 @@ mod fork;
 mod graph;
 #[rustfmt::skip]
 mod generated;
+mod landing;
 mod launch;
+mod outbox;
 pub mod probe;
 mod profile;
 pub mod ranks;
@@ -35,10 +37,12 @@ pub use device::{Device, Stream, driver_version};
 pub use error::KernelError;
 pub use fork::Fork;
 pub use graph::{Buffer, Element, Graph, Marks};
+pub use landing::{Arrived, Landing, Sent};
 pub use launch::{
     Blocks, Choice, Int4Ref, Kernels, LoadedUnit, Product, Selection, Source, TensorMut, TensorRef, Units,
     arith,
 };
+pub use outbox::Outbox;
 pub use profile::{Drafter, Profile};
 pub use search::Search;
 pub use staging::Staging;

@@ -318,6 +318,12 @@ impl Allocator {
         plan
     }
 
+    /// Whether the streams of this plan will draft in the round after it as well, as far as that can be said before it is run.
+    pub fn goes_on(&self, plan: &Plan) -> bool {
+        let next = distance(plan.rate * plan.plain / plan.streams as f64);
+        plan.drafters > 0 && self.drafting && self.since + 1 < next
+    }
+
     /// Draft rows of the stream of this record with the probabilities that they are worth.
     pub fn scorer<'a>(&self, record: &Record, rows: &'a [DraftRow]) -> Calibrated<'a> {
         self.classes[record.class()].calibration.calibrate(rows, record)

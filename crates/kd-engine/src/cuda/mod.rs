@@ -1,15 +1,17 @@
 //! The CUDA backend: models in device memory, passes replayed as graphs.
 //!
-//! A round is three graphs: one drafts, *forward → head → draw* is for the rows of all trees, and, after the walk on the
-//! host, *commit → read* for the visited ones, or *commit* alone where no stream drafted. Each is captured once for every
-//! [bucket](buckets) of sizes while the engine is made. Then the device is frozen: from there on a round writes a few small
-//! buffers, launches, and reads the drawn tokens or, where a request needs the host's sampler, the logits.
+//! A round is one graph: *forward → head → draw* for the rows of all trees, *walk → commit*, and *read → draft* for the next
+//! round, whose trees the host builds from what comes back ([`rotation`]). A round without trees is *forward → head → draw →
+//! commit*. Where a request needs the host's sampler, the host walks: it is *forward → head → draw*, then *commit → read*, and a
+//! graph that drafts, as for streams that have just joined. Each is captured once for every [bucket](buckets) of sizes while
+//! the engine is made. Then the device is frozen: from there on a round writes a few small buffers, launches, and reads results.
 
 mod backend;
 mod buckets;
 mod drafting;
 mod passes;
 mod plan;
+mod rotation;
 mod sampling;
 
 use std::time::{Duration, Instant};

@@ -3,7 +3,7 @@
 use kd_attn::PAGE_TOKENS;
 use kd_kernels::{Kernels, Stream};
 use kd_model::cuda::{
-    ChunkLimits, CudaDrafter, CudaError, CudaTarget, Dims, DraftDims, Fit, Limits, MOST_ROWS,
+    ChunkLimits, CudaDrafter, CudaError, CudaTarget, Dims, DraftDims, Fit, Limits, MOST_ROWS, Walks,
 };
 
 use super::buckets::Buckets;
@@ -31,12 +31,14 @@ impl Plan {
     /// # Errors
     /// A target that is not implemented on GPUs, rounds that are not one pass.
     pub(super) fn new(models: &Models, options: EngineOptions, nodes: usize) -> Result<Self, CudaError> {
-        within(options.slots(), nodes)?;
+        // What a round commits at most, a block of each stream, is laid out as the rows of a pass are.
+        let block = models.drafter.as_ref().map_or(1, |drafter| drafter.config().block_size);
+        within(options.slots(), (1 + nodes).max(block))?;
         let buckets = Buckets::new(options.slots(), nodes);
         let longest = models.target.config().max_position_embeddings.div_ceil(PAGE_TOKENS);
         let pages = options.pages().max(1);
         let limits = Limits {
-            rows: buckets.most_rows(),
+            rows: buckets.most_rows().max(buckets.most_streams() * block),
             nodes: 1 + nodes,
             streams: buckets.most_streams(),
             pages,
@@ -70,9 +72,16 @@ impl Plan {
             chunks: self.chunk,
             drafter: drafts
                 .map(|(dims, own)| (dims, draft_limits(self.limits, self.read), own.table_bytes())),
-            other: other + dims.as_ref().map_or(0, |dims| Unread::bytes(dims.tap_width, self.limits.rows)),
+            other: other + dims.as_ref().map_or(0, |dims| self.drafting_bytes(dims)),
         };
         fit.check(stream)
+    }
+}
+
+impl Plan {
+    /// What drafting has of its own beside the drafter.
+    fn drafting_bytes(&self, dims: &DraftDims) -> usize {
+        Unread::bytes(dims.tap_width, self.limits.rows) + Walks::bytes(self.limits, dims.block)
     }
 }
 
@@ -80,9 +89,11 @@ fn drafter(models: &Models) -> Result<Option<DraftDims>, CudaError> {
     models.drafter.as_deref().map(|drafter| DraftDims::of(drafter.config(), 0, 1)).transpose()
 }
 
-/// Fails unless a round of so many streams and nodes is one pass.
-fn within(streams: usize, nodes: usize) -> Result<(), CudaError> {
-    let (what, found) =
-        ("rows of a round (streams times one and the nodes of a tree)", streams * (1 + nodes));
+/// Fails unless a round of so many streams of so many rows is one pass.
+fn within(streams: usize, rows: usize) -> Result<(), CudaError> {
+    let (what, found) = (
+        "rows of a round (streams times one and the nodes of a tree, or a block)",
+        streams.saturating_mul(rows),
+    );
     if found <= MOST_ROWS { Ok(()) } else { Err(CudaError::Limit { what, found, limit: MOST_ROWS }) }
 }
