@@ -71,7 +71,8 @@ pub fn attend_block(
         let rows = rows.by_ref().take(together);
         let mut groups: Vec<_> = rows.map(|row| row.chunks_exact_mut(config.group_width())).collect();
         for kv in 0..config.kv_heads {
-            let out: Vec<&mut [f32]> = groups.iter_mut().filter_map(Iterator::next).collect();
+            let part = groups.iter_mut().map(|row| row.next().expect("a part for each key head"));
+            let out: Vec<&mut [f32]> = part.collect();
             tasks.push((first, kv, out));
         }
     }

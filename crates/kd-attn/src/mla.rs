@@ -205,7 +205,7 @@ impl Mla {
         let visible: Vec<Vec<Vec<usize>>> =
             segments.iter().map(|s| (0..s.rows).map(|row| s.visible(row)).collect()).collect();
         let weights = (nope + self.config.rope) * x.cols() + (nope + value) * latent;
-        let mut tasks = Vec::new();
+        let mut tasks = Vec::with_capacity(segments.len() * 4 * pool.threads());
         let mut rows = out.iter_rows_mut();
         let mut first = 0;
         for (segment, (committed, visible)) in segments.iter().zip(committed.iter().zip(&visible)) {
@@ -218,7 +218,7 @@ impl Mla {
                 let rows = rows.by_ref().take(rows_each.min(segment.rows - row));
                 let mut out: Vec<_> = rows.map(|row| row.chunks_mut(heads_each * value)).collect();
                 for head in (0..heads).step_by(heads_each) {
-                    let out = out.iter_mut().filter_map(Iterator::next).collect();
+                    let out = out.iter_mut().map(|row| row.next().expect("a part for each head")).collect();
                     tasks.push(Task { committed, visible, first, row, head, out });
                 }
             }

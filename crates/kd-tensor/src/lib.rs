@@ -10,6 +10,7 @@ pub mod dtype;
 pub mod file;
 pub mod guard;
 pub mod int4;
+mod lasting;
 pub mod linear;
 pub mod machine;
 pub mod matrix;

@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use crate::Pool;
-use crate::buffer::Buffer;
+use crate::lasting::Lasting;
 use crate::simd::{multiply_adds, read_all};
 
 /// Seconds of the fastest of `rounds` calls.
@@ -37,13 +37,14 @@ pub fn peak(pool: &Pool, rounds: usize) -> f64 {
 /// With more bytes than the caches of a level hold it is the bandwidth of the next one.
 pub fn bandwidth(pool: &Pool, bytes: usize, rounds: usize) -> f64 {
     let share = (bytes / 4 / pool.threads()).next_multiple_of(128);
-    let data: Vec<Buffer> =
-        (0..pool.threads()).map(|_| Buffer::from(vec![1.0f32; share].as_slice())).collect();
+    // The memory that weights lie in, once written.
+    let mut data: Vec<Lasting> = (0..pool.threads()).map(|_| Lasting::zeros(share)).collect();
+    data.iter_mut().for_each(|data| data.fill(1.0));
     let repeats = ((1 << 22) / bytes.max(1)).max(1);
     let read = |streams: usize| {
-        pool.for_each(data.iter().collect(), |data: &Buffer| {
+        pool.for_each(data.iter().collect(), |data: &Lasting| {
             for _ in 0..repeats {
-                black_box(read_all(black_box(data), streams));
+                black_box(read_all(black_box(&**data), streams));
             }
         });
     };
