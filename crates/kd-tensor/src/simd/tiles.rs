@@ -64,7 +64,9 @@ impl CodeTiles {
         let mut words = Lasting::zeros(tiles * groups * WORDS * LANES);
         let mut scales = Lasting::zeros(tiles * groups * LANES / 2);
         let out = vectors_mut(&mut words).chunks_exact_mut((WORDS * groups).max(1));
-        for (tile, (words, scales)) in out.zip(scale_lines_mut(&mut scales).chunks_exact_mut(groups.max(1))).enumerate() {
+        for (tile, (words, scales)) in
+            out.zip(scale_lines_mut(&mut scales).chunks_exact_mut(groups.max(1))).enumerate()
+        {
             for (lane, r) in (tile * LANES..rows.min((tile + 1) * LANES)).enumerate() {
                 let (codes, own) = row(r);
                 words.iter_mut().zip(codes).for_each(|(out, &codes)| out[lane] = by_bytes(codes as u32));
