@@ -1,7 +1,28 @@
 //! Where the ranks of a pass meet: the parts of a layer's output become one residual stream.
 
 use kd_tensor::ops::{add_assign, rms_norm_rows};
-use kd_tensor::{Collective, CollectiveError, Matrix};
+use kd_tensor::{Collective, CollectiveError, Matrix, Pool};
+
+/// Bytes of weights that the caches of a machine may hold.
+const CACHED: usize = 32 << 20;
+/// Rows a thread that repay reading all weights: with fewer, a multiply-add waits for its weight.
+const ROWS: usize = 8;
+
+/// Whom a thread works with.
+#[derive(Clone, Copy)]
+pub(crate) struct Place<'a> {
+    /// Those that have other weights.
+    pub(crate) group: &'a dyn Collective,
+    /// Those that have other rows.
+    pub(crate) parts: &'a dyn Collective,
+}
+
+/// Into how many parts the `rows` rows of a pass are cut, a thread each: then threads wait for each other where rows see each other
+/// and nowhere else. But each reads all weights, `bytes` of them, so it is worth it only where they stay in the caches and
+/// every thread has enough rows.
+pub(crate) fn row_parts(pool: &Pool, rows: usize, bytes: usize) -> usize {
+    if bytes <= CACHED && rows >= ROWS * pool.threads() { pool.threads() } else { 1 }
+}
 
 /// Adds the sum of all ranks' parts to the residual stream, which every rank holds whole.
 pub(crate) fn reduce_add(

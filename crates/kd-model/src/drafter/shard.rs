@@ -1,12 +1,14 @@
 //! One rank's part of the drafter.
 
-use kd_attn::{BlockSegment, GqaConfig, PagedCache, RopeTable, attend_block};
+use kd_attn::{BlockPass, BlockSegment, GqaConfig, PagedCache, RopeTable, attend_block};
 use kd_moe::Mlp;
 use kd_tensor::ops::{embed_part, rms_norm_in_place, rms_norm_rows};
-use kd_tensor::{Bf16Matrix, Collective, CollectiveError, Matrix, Pool, View, linear, linears, multiply_all};
+use kd_tensor::{
+    Alone, Bf16Matrix, Collective, CollectiveError, Matrix, Pool, View, linear, linears, multiply_all,
+};
 
 use super::Draft;
-use crate::seam::reduce_add_norm;
+use crate::seam::{Place, reduce_add_norm, row_parts, succeeded};
 use crate::share::Share;
 
 /// What one rank holds of a layer.
@@ -65,26 +67,27 @@ impl Shard {
             weights.iter().map(|w| Matrix::unwritten(fused.rows(), w.rows())).collect();
         multiply_all(pool, fused.view(), &weights, &mut all);
         let pairs = all.as_chunks_mut().0.iter_mut().zip(&self.layers);
-        Ok(pairs.map(|([keys, values], layer)| self.keys_values(layer, keys, values, rope)).collect())
+        Ok(pairs.map(|([keys, values], layer)| self.keys_values(layer, keys, values, rope, 0)).collect())
     }
 
-    /// Keys, normed and rotated, beside their values.
+    /// Keys of rows `first ..`, normed and rotated, beside their values.
     fn keys_values(
         &self,
         layer: &DraftLayer,
         keys: &mut Matrix,
         values: &Matrix,
         rope: &RopeTable,
+        first: usize,
     ) -> Matrix {
-        self.norm_and_rotate(keys, &layer.key_norm, rope);
+        self.norm_and_rotate(keys, &layer.key_norm, rope, first);
         Matrix::beside(&[&*keys, values])
     }
 
-    fn norm_and_rotate(&self, heads: &mut Matrix, gain: &[f32], rope: &RopeTable) {
+    fn norm_and_rotate(&self, heads: &mut Matrix, gain: &[f32], rope: &RopeTable, first: usize) {
         for (row, heads) in heads.iter_rows_mut().enumerate() {
             for head in heads.chunks_exact_mut(gain.len()) {
                 rms_norm_in_place(head, gain, self.eps);
-                rope.rotate_half_split(row, head);
+                rope.rotate_half_split(first + row, head);
             }
         }
     }
@@ -97,19 +100,51 @@ impl Shard {
         pool: &Pool,
         pass: &Block<'_>,
     ) -> Result<Draft, CollectiveError> {
-        let Block { ids, block, embed, head, rope, segments, context } = *pass;
+        let Block { ids, block, head, .. } = *pass;
+        let parts = if group.ranks() > 1 { 1 } else { row_parts(pool, ids.len(), self.mlp_bytes()) };
+        let (hidden, final_norm) = if parts == 1 {
+            self.residuals(Place { group, parts: &Alone }, pool, pass)?
+        } else {
+            let parts = pool.in_parts(vec![(); parts], |parts, pool, ()| {
+                self.residuals(Place { group: &Alone, parts }, pool, pass)
+            });
+            succeeded(parts).swap_remove(0)
+        };
+        let drafted: Vec<usize> = (0..ids.len()).filter(|row| row % block != 0).collect();
+        let rows = final_norm.gather(drafted.into_iter());
+        let logits = linear(pool, rows.view(), &head.slice_rows(Share::of(group).span(head.rows())));
+        Ok(Draft { hidden, final_norm, logits })
+    }
+
+    /// Bytes of feed-forward weights, most of a drafter.
+    fn mlp_bytes(&self) -> usize {
+        self.layers.iter().map(|layer| 6 * layer.mlp.gate.rows() * layer.mlp.gate.cols()).sum()
+    }
+
+    /// The residual stream of all rows after each layer, the embedding first, and the input of the head. Other ranks than
+    /// the first have the latter alone.
+    fn residuals(
+        &self,
+        Place { group, parts }: Place<'_>,
+        pool: &Pool,
+        pass: &Block<'_>,
+    ) -> Result<(Vec<Matrix>, Matrix), CollectiveError> {
+        let Block { ids, embed, rope, segments, context, .. } = *pass;
         let (share, eps) = (Share::of(group), self.eps);
         let span = share.span(embed.rows());
-        let mut x = group.all_reduce(embed_part(&embed.slice_rows(span.clone()), span.start, ids))?;
+        let rows = Share::of(parts).span(ids.len());
+        let start = rows.start;
+        let mut x = group.all_reduce(embed_part(&embed.slice_rows(span.clone()), span.start, &ids[rows]))?;
         let first = share.rank == 0;
         let mut hidden: Vec<Matrix> = first.then(|| x.clone()).into_iter().collect();
         let mut normed = rms_norm_rows(&x, &self.layers[0].input_norm, eps);
         for (i, layer) in self.layers.iter().enumerate() {
             let [mut queries, mut keys, values] =
                 linears(pool, normed.view(), [&layer.query, &layer.key, &layer.value]);
-            self.norm_and_rotate(&mut queries, &layer.query_norm, rope);
-            let own = self.keys_values(layer, &mut keys, &values, rope);
-            let mixed = attend_block(pool, &layer.shape, &queries, &own, segments, context, i);
+            self.norm_and_rotate(&mut queries, &layer.query_norm, rope, start);
+            let own = parts.all_gather_rows(self.keys_values(layer, &mut keys, &values, rope, start))?;
+            let seen = BlockPass { own: &own, segments, context, layer: i };
+            let mixed = attend_block(pool, &layer.shape, &queries, start, &seen);
             let out = linear(pool, mixed.view(), &layer.output);
             normed = reduce_add_norm(group, out, &mut x, &layer.post_norm, eps)?;
             let out = layer.mlp.forward(pool, normed.view());
@@ -117,9 +152,7 @@ impl Shard {
             normed = reduce_add_norm(group, out, &mut x, gain, eps)?;
             hidden.extend(first.then(|| x.clone()));
         }
-        let drafted: Vec<usize> = (0..ids.len()).filter(|row| row % block != 0).collect();
-        let rows = normed.gather(drafted.into_iter());
-        let logits = linear(pool, rows.view(), &head.slice_rows(share.span(head.rows())));
-        Ok(Draft { hidden, final_norm: normed, logits })
+        let hidden = hidden.into_iter().map(|part| parts.all_gather_rows(part)).collect::<Result<_, _>>()?;
+        Ok((hidden, parts.all_gather_rows(normed)?))
     }
 }
