@@ -12,6 +12,7 @@
 #include "ptx/exchange.cuh"
 #include "ptx/ldmatrix.cuh"
 #include "ptx/mma.cuh"
+#include "ptx/tensor.cuh"
 
 namespace kd {
 namespace mla {
@@ -29,9 +30,24 @@ struct Division {
   static constexpr int HOPS = U::CLUSTER / 2;        // exchanges of a block's scores
   static_assert(U::NT % GROUPS == 0 && MIXING <= 8 && U::ST == 2 * STEPS && U::ROWS <= KEYS * STEPS, "two blocks");
 
-  // Where product k of quarter j of a CTA's lies in its part of an entry, in bytes.
-  __device__ __forceinline__ static int at(int j, int k) {
-    return k < Quarter<U>::LATENT ? j * U::C / 2 + 32 * k : 2 * COLUMNS + 32 * ((k - Quarter<U>::LATENT) * QUARTERS + j);
+  // A CTA's part of the entries of a step: boxes of KEYS rows and BOX columns, those of the latents first. A driver permutes the
+  // four vectors of a row (see ptx/tensor.cuh).
+  static constexpr int BOX_BYTES = KEYS * U::BOX * 2, LATENTS = COLUMNS / U::BOX, BOXES = LATENTS + ceil_div(U::R, 64);
+  static_assert(U::BOX == 32 && BOXES * BOX_BYTES == KEYS * U::KEY, "32 columns a box");
+
+  // Vector `vec` of row `row` of a box, in bytes.
+  __device__ __forceinline__ static uint32_t vector(int row, int vec) { return row * 64 + (vec ^ row / 2 % 4) * 16; }
+  // Whether a CTA has columns in its k-th box behind the latents, and the first of them in an entry.
+  __device__ __forceinline__ static bool has(int rank, int k) { return rank * QUARTERS + 4 * k < Quarter<U>::ROTATED; }
+  __device__ __forceinline__ static int column(int rank, int box) {
+    return box < LATENTS ? rank * COLUMNS + box * U::BOX : U::C + 64 * (box - LATENTS) + rank * QUARTERS / 2 * U::BOX;
+  }
+  // Where product k of quarter j of a CTA's lies, for a lane whose vector of an even product is at `from`.
+  __device__ __forceinline__ static uint32_t at(uint32_t from, int rank, int j, int k) {
+    const int latent = j * Quarter<U>::LATENT + k;
+    if (k < Quarter<U>::LATENT) return (from ^ latent % 2 * 32) + latent / 2 * BOX_BYTES;
+    const int odd = QUARTERS == 2 ? j : rank % 2;
+    return (from ^ odd * 32) + (LATENTS + k - Quarter<U>::LATENT) * BOX_BYTES;
   }
 };
 
@@ -40,6 +56,7 @@ template <class U, class S>
 struct Blocks {
   using D = Division<U>;
 
+  const ptx::TensorMap& entries;
   const __nv_bfloat16 *pages, *scratch, *q;
   const int rank;
   int turn = 0;          // the item that is being requested
@@ -51,7 +68,26 @@ struct Blocks {
   }
   __device__ __forceinline__ static uint32_t at(int block, int step) { return ptx::shared_address(place(block, step)); }
 
-  // This warp's entries of its step of block `count`, entry i from from(i) on.
+  // Counts the boxes of a block and, of each warp, that it has asked for them.
+  __device__ __forceinline__ static uint64_t* arrived(int block) { return S::arrived() + 2 * D::HOPS + (block & 1); }
+
+  // This warp's share of its step's boxes, from row `row` of the pages on.
+  __device__ __forceinline__ void copy_boxes(int own, int row) const {
+    if (!ptx::elect_one()) return;
+    const int group = threadIdx.x / 32 / D::STEPS;
+    uint8_t* to = place(count, own);
+    int boxes = 0;
+#pragma unroll
+    for (int box = 0; box < D::BOXES; ++box)
+      boxes += box % D::GROUPS == group && (box < D::LATENTS || D::has(rank, box - D::LATENTS));
+    ptx::copies_after_accesses();
+    ptx::barrier_arrive_expect(arrived(count), boxes * D::BOX_BYTES);
+#pragma unroll
+    for (int box = 0; box < D::BOXES; ++box)
+      if (box % D::GROUPS == group && (box < D::LATENTS || D::has(rank, box - D::LATENTS)))
+        ptx::tensor_load(to + box * D::BOX_BYTES, entries, D::column(rank, box), row, arrived(count));
+  }
+  // This warp's entries of its step of block `count` one by one, entry i from from(i) on.
   template <class From>
   __device__ __forceinline__ void copy(int own, From from) const {
     constexpr int VECS = D::COLUMNS / 8;  // vectors of 16 bytes in a part of a latent
@@ -60,14 +96,16 @@ struct Blocks {
 #pragma unroll
     for (int i = 0; i < D::ENTRIES * VECS / 32; ++i) {
       const int entry = first + (32 * i + lane) / VECS, vec = lane % VECS;
-      ptx::copy16(to + entry * U::KEY + 16 * vec, from(entry) + rank * D::COLUMNS + 8 * vec);
+      ptx::copy16(to + vec / 4 * D::BOX_BYTES + D::vector(entry, vec % 4), from(entry) + rank * D::COLUMNS + 8 * vec);
     }
     const int entry = first + lane / 2 % D::ENTRIES, j = lane / (2 * D::ENTRIES), quarter = rank * D::QUARTERS + j;
     const __nv_bfloat16* row = from(entry) + lane % 2 * 8;
 #pragma unroll
     for (int k = Quarter<U>::LATENT; k < Quarter<U>::STEPS; ++k)
       if (Quarter<U>::has(quarter, k))
-        ptx::copy16(to + entry * U::KEY + D::at(j, k) + lane % 2 * 16, row + Quarter<U>::at(quarter, k) / 2);
+        ptx::copy16(to + (D::LATENTS + k - Quarter<U>::LATENT) * D::BOX_BYTES + D::vector(entry, quarter % 2 * 2 + lane % 2),
+                    row + Quarter<U>::at(quarter, k) / 2);
+    if (ptx::elect_one()) ptx::barrier_arrive(arrived(count));
   }
   // Lets the L2 have what the block AHEAD tokens behind this one will ask for, if that serves all rows: by the first tile's cluster.
   __device__ __forceinline__ void look_ahead(const Work& work) const {
@@ -94,9 +132,7 @@ struct Blocks {
       const int most = work->rows - 1;
       copy(own, [=](int entry) { return rows + ::min(KEYS * own + entry, most) * U::W; });
     } else if (step >= 0 && number < work->trunk) {
-      const int64_t page = pages_of<S>(turn)[number / (PAGE / KEYS)];
-      const __nv_bfloat16* rows = pages + (page * PAGE + number % (PAGE / KEYS) * KEYS) * U::W;
-      copy(own, [=](int entry) { return rows + entry * U::W; });
+      copy_boxes(own, pages_of<S>(turn)[number / (PAGE / KEYS)] * PAGE + number % (PAGE / KEYS) * KEYS);
     } else if (step >= 0 && number < work->steps) {
       Step found;
       const int lines = gather<U, S>(*work, turn, number - work->trunk, found);
@@ -105,6 +141,8 @@ struct Blocks {
         return row < 0 ? scratch + int64_t(~row) * U::W : pages + int64_t(row) * U::W;
       });
       if (threadIdx.x % 32 == 0 && threadIdx.x / 32 < D::STEPS) step_of(count, own) = found;
+    } else if (ptx::elect_one()) {
+      ptx::barrier_arrive(arrived(count));
     }
     ptx::copy_commit();
     if (step >= 0) look_ahead(*work);
@@ -116,8 +154,9 @@ struct Blocks {
   __device__ __forceinline__ void fill(int freed, int last) {
     while (count < freed + 2 && next(last)) {}
   }
-  // Waits for what this thread has copied of block `number`.
+  // Waits for the boxes of block `number`, and for what this thread has copied of it.
   __device__ __forceinline__ void wait(int number) const {
+    ptx::barrier_wait(arrived(number), number / 2 & 1);
     if (count == number + 1)
       ptx::copy_wait<0>();
     else
@@ -154,8 +193,10 @@ struct Shared {
     ptx::barrier_arrive_expect(arrived(block, hop), 8 * D::TILES * 32 * sizeof(float4));
   }
   // By one thread.
-  __device__ __forceinline__ static void prepare() {
+  __device__ __forceinline__ static void prepare(const ptx::TensorMap& entries) {
+    ptx::prefetch(entries);
     for (int i = 0; i < 2 * D::HOPS; ++i) ptx::barrier_init(S::arrived() + i, 1);
+    for (int block = 0; block < 2; ++block) ptx::barrier_init(Blocks::arrived(block), 8);
     ptx::barriers_ready();
     for (int i = 0; i < 2 * D::HOPS; ++i) expect(i / D::HOPS, i % D::HOPS);
   }
@@ -163,12 +204,13 @@ struct Shared {
   __device__ __forceinline__ void take_queries(int block) {
 #pragma unroll
     for (int i = 0; i < D::TILES; ++i) {
-      const uint32_t from = Blocks::at(block, 0) + (8 * (group * D::TILES + i) + lane % 8) * U::KEY + lane / 8 % 2 * 16;
+      const int n = group * D::TILES + i;
+      const uint32_t from = Blocks::at(block, n / 2) + D::vector(n % 2 * 8 + lane % 8, lane / 8 % 2);
 #pragma unroll
       for (int j = 0; j < D::QUARTERS; ++j)
 #pragma unroll
         for (int k = 0; k < Quarter<U>::STEPS; ++k)
-          if (Quarter<U>::has(rank * D::QUARTERS + j, k)) ptx::ldmatrix2(query[i][j][k], from + D::at(j, k));
+          if (Quarter<U>::has(rank * D::QUARTERS + j, k)) ptx::ldmatrix2(query[i][j][k], D::at(from, rank, j, k));
     }
 #pragma unroll
     for (int n = 0; n < U::NT; ++n) {
@@ -185,7 +227,7 @@ struct Shared {
 
   // This CTA's quarters of the scores of this warp's step of block `block`, added up.
   __device__ __forceinline__ void score(int block, Scores& s) const {
-    const uint32_t from = Blocks::at(block, own) + lane % 16 * U::KEY + lane / 16 * 16;
+    const uint32_t from = Blocks::at(block, own) + D::vector(lane % 16, lane / 16);
     float part[D::QUARTERS][D::TILES][4] = {};
 #pragma unroll
     for (int k = 0; k < Quarter<U>::STEPS; ++k)
@@ -193,7 +235,7 @@ struct Shared {
       for (int j = 0; j < D::QUARTERS; ++j) {
         if (!Quarter<U>::has(rank * D::QUARTERS + j, k)) continue;
         uint32_t a[4];
-        ptx::ldmatrix4(a, from + D::at(j, k));
+        ptx::ldmatrix4(a, D::at(from, rank, j, k));
 #pragma unroll
         for (int i = 0; i < D::TILES; ++i)
           ptx::mma_16816_bf16(part[j][i], a[0], a[1], a[2], a[3], query[i][j][k][0], query[i][j][k][1]);
@@ -205,34 +247,37 @@ struct Shared {
   }
 
   // Adds the other CTAs' parts: first those of the other quarter of the same half of an entry, then those of the other half. All
-  // CTAs add the same values in the same order, but for which is first of two. meanwhile() is called while others' are on their way.
-  template <class Meanwhile>
-  __device__ __forceinline__ void exchange(int block, Scores& s, Meanwhile meanwhile) const {
+  // CTAs add the same values in the same order, but for which is first of two.
+  __device__ __forceinline__ void exchange(int block, Scores& s) const {
 #pragma unroll
     for (int hop = 0; hop < D::HOPS; ++hop) {
-      float* place = S::scores() + (((block & 1) * D::HOPS + hop) * 8 + warp) * (D::TILES * 128) + 4 * lane;
+      float* mine = place(block, hop, warp) + 4 * lane;
 #pragma unroll
       for (int i = 0; i < D::TILES; ++i)
-        ptx::send16(place + 128 * i, float4{s[i][0], s[i][1], s[i][2], s[i][3]}, arrived(block, hop), rank ^ 1 << hop);
-      if (hop == 0) meanwhile();
+        ptx::send16(mine + 128 * i, float4{s[i][0], s[i][1], s[i][2], s[i][3]}, arrived(block, hop), rank ^ 1 << hop);
       ptx::barrier_wait_cluster(arrived(block, hop), block / 2 & 1);
       if (threadIdx.x == 0) expect(block, hop);
 #pragma unroll
       for (int i = 0; i < D::TILES; ++i) {
-        const float4 other = *reinterpret_cast<const float4*>(place + 128 * i);
+        const float4 other = *reinterpret_cast<const float4*>(mine + 128 * i);
         s[i][0] += other.x, s[i][1] += other.y, s[i][2] += other.z, s[i][3] += other.w;
       }
     }
   }
 
-  __device__ __forceinline__ static uint2* weights(int step, int eight) {
-    return reinterpret_cast<uint2*>(S::weights()) + (step * U::NT + eight) * 32;
+  // Where scores of block `block` arrive in exchange `hop` that warp `warp` waits for.
+  __device__ __forceinline__ static float* place(int block, int hop, int warp) {
+    return S::scores() + (((block & 1) * D::HOPS + hop) * 8 + warp) * (D::TILES * 128);
+  }
+  // The weights of a step and eight rows take the place of what their warp had from the first exchange.
+  __device__ __forceinline__ static uint2* weights(int block, int step, int eight) {
+    return reinterpret_cast<uint2*>(place(block, 0, eight / D::TILES * D::STEPS + step) + eight % D::TILES * 128);
   }
   // The greatest score of each row in a step.
   __device__ __forceinline__ static float* tops(int step, int eight) { return S::keep() + step * U::ROWS + 8 * eight; }
 
   // The weights of eight rows, relative to `low` and `high` for rows 2t and 2t + 1; 0 for those that are not served.
-  __device__ __forceinline__ void put_weights(int eight, const float (&s)[4], float low, float high, bool even, bool odd) const {
+  __device__ __forceinline__ void put_weights(int block, int eight, const float (&s)[4], float low, float high, bool even, bool odd) const {
     uint32_t packed[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -240,12 +285,12 @@ struct Shared {
           __floats2bfloat162_rn(ptx::exp2_fast(s[2 * i] - low), ptx::exp2_fast(s[2 * i + 1] - high));
       packed[i] = *reinterpret_cast<const uint32_t*>(&pair) & ((even ? 0x0000ffffu : 0u) | (odd ? 0xffff0000u : 0u));
     }
-    weights(own, eight)[lane] = uint2{ptx::transpose(packed[0]), ptx::transpose(packed[1])};
+    weights(block, own, eight)[lane] = uint2{ptx::transpose(packed[0]), ptx::transpose(packed[1])};
   }
 
   // Scores of this warp's step to weights. By all warps; `live`: the block has this step. Whether any row's base rises: behind an
   // item's first block as a rule none does, and nothing is to be known of other steps.
-  __device__ __forceinline__ bool weigh(Scores& s, float factor, const Step& step, bool live, bool first) {
+  __device__ __forceinline__ bool weigh(int block, Scores& s, float factor, const Step& step, bool live, bool first) {
     bool rises = false;
 #pragma unroll
     for (int i = 0; i < D::TILES; ++i) {
@@ -257,7 +302,7 @@ struct Shared {
         if (step.keys < 0) s[i][c] = __int_as_float(0x7fffffff);
         rises |= live && serves(step, n, c % 2) && s[i][c] > own_base[i][c % 2] + SLACK;
       }
-      if (!first) put_weights(n, s[i], own_base[i][0], own_base[i][1], serves(step, n, 0), serves(step, n, 1));
+      if (!first) put_weights(block, n, s[i], own_base[i][0], own_base[i][1], serves(step, n, 0), serves(step, n, 1));
     }
     if (!first && !__syncthreads_or(rises)) return false;
 #pragma unroll
@@ -285,7 +330,7 @@ struct Shared {
         if (top.y > own_base[i][1] + SLACK) own_base[i][1] = top.y;
         if (k == own) from[0] = own_base[i][0], from[1] = own_base[i][1];
       }
-      put_weights(n, s[i], from[0], from[1], serves(step, n, 0), serves(step, n, 1));
+      put_weights(block, n, s[i], from[0], from[1], serves(step, n, 0), serves(step, n, 1));
     }
     __syncthreads();
     return true;
@@ -303,16 +348,18 @@ struct Shared {
 
   // Weights of a block's step times the latents. RISE: some row's base rises in this block.
   template <bool RISE>
-  __device__ __forceinline__ void mix_step(int block, int k, const Step* step) {
+  __device__ __forceinline__ void mix_step(int block, int sent, int k, const Step* step) {
     uint32_t values[D::MIXED][4];
-    const uint32_t latents = Blocks::at(block, k) + (lane % 8 + lane / 16 * 8) * U::KEY + lane / 8 % 2 * 16 +
-                             32 * D::MIXED * (warp % D::MIXING);
+    const int first = D::MIXED * (warp % D::MIXING);
+    const uint32_t latents = Blocks::at(block, k) + (D::vector(lane % 8 + lane / 16 * 8, lane / 8 % 2) ^ first % 2 * 32) +
+                             first / 2 * D::BOX_BYTES;
+    static_assert(D::MIXED <= 2, "columns of one box");
 #pragma unroll
-    for (int m = 0; m < D::MIXED; ++m) ptx::ldmatrix4_transposed(values[m], latents + 32 * m);
+    for (int m = 0; m < D::MIXED; ++m) ptx::ldmatrix4_transposed(values[m], latents ^ m * 32);
 #pragma unroll
     for (int n = 0; n < U::NT; ++n) {
       if (step && (step->low >= 8 * n + 8 || step->high <= 8 * n)) continue;
-      const uint2 w = weights(k, n)[lane];
+      const uint2 w = weights(sent, k, n)[lane];
       float keep = 1.0f;
       if (RISE) {
         const float2 top = *reinterpret_cast<const float2*>(tops(k, n) + 2 * t);
@@ -335,16 +382,16 @@ struct Shared {
   }
   // The same for all `steps` steps of a block, the first `trunk` of which serve all rows.
   template <bool RISE>
-  __device__ __forceinline__ void mix(int block, int trunk, int steps) {
+  __device__ __forceinline__ void mix(int block, int sent, int trunk, int steps) {
     if (trunk >= D::STEPS) {
 #pragma unroll
-      for (int k = 0; k < D::STEPS; ++k) mix_step<RISE>(block, k, nullptr);
+      for (int k = 0; k < D::STEPS; ++k) mix_step<RISE>(block, sent, k, nullptr);
       return;
     }
 #pragma unroll 1
     for (int k = 0; k < ::min(steps, D::STEPS); ++k) {
       const Step own = k < trunk ? Step{0, U::ROWS, KEYS} : Blocks::step_of(block, k);
-      mix_step<RISE>(block, k, &own);
+      mix_step<RISE>(block, sent, k, &own);
     }
   }
 

@@ -90,7 +90,7 @@ template <class U, class S, class Next>
 __device__ __forceinline__ void shared_items(Blocks<U, S> keys, Next set_up, float* part_o, float* part_ml, int Z) {
   using D = Division<U>;
   const int warp = threadIdx.x / 32;
-  if (threadIdx.x == 0) Shared<U, S>::prepare();
+  if (threadIdx.x == 0) Shared<U, S>::prepare(keys.entries);
   ptx::cluster_arrive();  // others may send to this CTA
   // Nothing that an item is looked up by comes from the kernel in front.
   if (warp == 7) set_up(0);
@@ -115,16 +115,17 @@ __device__ __forceinline__ void shared_items(Blocks<U, S> keys, Next set_up, flo
       keys.wait(used);
       // The block is there, and the one before it no longer needed.
       __syncthreads();
+      keys.fill(used, turn + 1);
       const int number = first + rows.own;
       const bool live = number < steps;
       typename Shared<U, S>::Scores s = {};
       if (live) rows.score(used, s);
-      rows.exchange(sent, s, [&] { keys.fill(used, turn + 1); });
+      rows.exchange(sent, s);
       const Step step = number < work.trunk || !live ? Step{0, U::ROWS, KEYS} : Blocks<U, S>::step_of(used, rows.own);
-      if (rows.weigh(s, work.factor, step, live, first == 0))
-        rows.template mix<true>(used, work.trunk - first, steps - first);
+      if (rows.weigh(sent, s, work.factor, step, live, first == 0))
+        rows.template mix<true>(used, sent, work.trunk - first, steps - first);
       else
-        rows.template mix<false>(used, work.trunk - first, steps - first);
+        rows.template mix<false>(used, sent, work.trunk - first, steps - first);
     }
     __syncthreads();
     rows.store(work, used - 1, part_o, part_ml, Z);
@@ -136,14 +137,14 @@ __device__ __forceinline__ void shared_items(Blocks<U, S> keys, Next set_up, flo
 }  // namespace mla
 
 template <class U, class S>
-__device__ __forceinline__ void tree_mla(const __nv_bfloat16* q, const __nv_bfloat16* pages, const int32_t* table,
+__device__ __forceinline__ void tree_mla(const __nv_bfloat16* q, const __nv_bfloat16* pages, const ptx::TensorMap& entries, const int32_t* table,
                                          const int32_t* starts, const int32_t* committed, const uint64_t* ancestors,
                                          const __nv_bfloat16* scratch, float scale, int32_t* queue, float* part_o,
-                                         float* part_ml, int T, int X, int B, int P, int Z) {
+                                         float* part_ml, int T, int X, int, int B, int P, int Z) {
   using namespace mla;
   if constexpr (U::CLUSTER > 1) {
     const SetUp<U, S, Dealt<U::CLUSTER>> next = {pages, table, starts, committed, ancestors, scale, X, B, P, {}};
-    shared_items<U, S>({pages, scratch, q, int(blockIdx.x) % U::CLUSTER}, next, part_o, part_ml, Z);
+    shared_items<U, S>({entries, pages, scratch, q, int(blockIdx.x) % U::CLUSTER}, next, part_o, part_ml, Z);
   } else {
     ptx::grid_dependency_wait();
     ptx::grid_dependency_launch();

@@ -2,9 +2,10 @@
 /// Stream `b` has the rows `starts[b] .. starts[b + 1]` of the pass, the first of them the root, and `committed[b]` tokens in
 /// the pages `table[b]`; rows from `starts[B]` on are padding. `q` holds absorbed queries, `scratch` the entries of the rows
 /// themselves, `ancestors` 128 bits a row (bit `i`: node `i + 1`, itself included; the root is implied, its own are not read).
-/// A row sees all committed tokens, the root and its ancestors, and only what it sees is ever read. The partial results take
-/// one row for each leaf, node and head of each stream; `Z` is how many there is room for. CTAs take work items from `queue`,
-/// which must be zero, and is again after `tree_mla_merge`; clusters have theirs dealt.
+/// `entries` are those of
+/// `pages`, one below the other. A row sees all committed tokens, the root and its ancestors, and only what it sees is ever read.
+/// The partial results take one row for each leaf, node and head of each stream; `Z` is how many there is room for. CTAs take
+/// work items from `queue`, which must be zero, and is again after `tree_mla_merge`; clusters have theirs dealt.
 family! { tree_mla, template "attn/tree_mla.cuh";
   dims    { H = heads / tp, C = kv_lora_rank, R = rope_dim }
   variant c8  { MT = 0, NT = 1, ST = 16, CLUSTER = 4, CTAS = 2 } when H <= 8
@@ -16,12 +17,13 @@ family! { tree_mla, template "attn/tree_mla.cuh";
   variant n8  { MT = 0, NT = 1, ST = 5, CLUSTER = 1, CTAS = 2 } when H <= 8
   variant n16 { MT = 0, NT = 2, ST = 4, CLUSTER = 1, CTAS = 1 } when H > 8 && H <= 16
   const   { BASE = 256 * max(1, H / 32), SHORT = 128 * max(16, H), ROWS = 16 * MT + 8 * NT,
-            W = C + R, KEY = 2 * C / CLUSTER + 32 * min(R / 16, 4 * ceil_div(R / 16, 4) / CLUSTER) + 16, NODES = ROWS / H + 2 }
+            W = C + R, STEP = 16, BOX = 32,
+            KEY = 1 / CLUSTER * (2 * W + 16) + min(1, CLUSTER - 1) * 64 * (C / CLUSTER / 32 + ceil_div(R, 64)), NODES = ROWS / H + 2 }
   require { C % 128 == 0, 512 % C == 0, R % 16 == 0, BASE <= 2048, SHORT % BASE == 0, NODES <= 32 }
-  smem    { ring: u8[ST * 16 * KEY], scores: f32[1024 * MT + NT * (256 * CLUSTER * CLUSTER + 1024 * (1 / CLUSTER))],
-            weights: u16[512 * MT + 256 * NT * CLUSTER], keep: f32[max(64, 2 * ROWS * CLUSTER)], changed: u8[16], step: i32[64],
+  smem    { ring: u8[ST * 16 * KEY] align 1024, scores: f32[1024 * MT + NT * (256 * CLUSTER * CLUSTER + 1024 * (1 / CLUSTER))],
+            weights: u16[max(8, 512 * MT + 256 * NT * (1 / CLUSTER))], keep: f32[max(64, 2 * ROWS * CLUSTER)], changed: u8[16], step: i32[64],
             work: i32[96], page: i32[128], paths: u64[8 * NODES], arrived: u64[ST], ready: u64[3], factor: f32[1], base: f32[16 * max(1, MT)] }
-  args    { q: bf16[T, H, C + R], pages: bf16[X, 64, C + R], table: i32[B, P], starts: i32[B + 1], committed: i32[B],
+  args    { q: bf16[T, H, C + R], pages: bf16[X, 64, C + R], entries: bf16[N, C + R] boxes [STEP, BOX], table: i32[B, P], starts: i32[B + 1], committed: i32[B],
             ancestors: u64[T, 2], scratch: bf16[T, C + R], scale: f32, queue: mut i32[1], part_o: mut f32[Z, C],
             part_ml: mut f32[Z, 2] }
   sass    { "HMMA.16816.F32.BF16", "LDSM.16.M88.4" }
@@ -40,5 +42,5 @@ family! { tree_mla_merge, template "attn/tree_mla_merge.cuh";
   smem    { sums: f32[128 * CLASSES], stream: i32[12 * CLASSES] }
   args    { part_o: f32[Z, C], part_ml: f32[Z, 2], starts: i32[B + 1], committed: i32[B], ancestors: u64[T, 2],
             queue: mut i32[1], y: mut bf16[T, H, C] }
-  launch  { grid (T, min(ceil_div(H * C, SPAN), max(1, 4096 / max(1, T)))), block 32 * CLASSES, min_ctas CTAS, pdl }
+  launch  { grid (T, min(ceil_div(H * C, SPAN), max(1, 524288 / SPAN / max(1, T)))), block 32 * CLASSES, min_ctas CTAS, pdl }
 }

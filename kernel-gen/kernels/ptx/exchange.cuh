@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ptx/bulk.cuh"
+#include "ptx/tensor.cuh"
 
 namespace kd::ptx {
 
@@ -24,6 +25,11 @@ __device__ __forceinline__ void barrier_wait_cluster(uint64_t* barrier, uint32_t
       "@!done bra AGAIN;\n\t}" ::"r"(shared_address(barrier)),
       "r"(parity)
       : "memory");
+}
+
+// Lets the SM have what a driver made of a matrix, a parameter of the kernel, before its first box is asked for.
+__device__ __forceinline__ void prefetch(const TensorMap& map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
 // Lets the L2 have `bytes` bytes (a multiple of 16, the address too) of global memory.

@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "tree_mla_merge",
-    contract: "62ec44d883b56b97",
+    contract: "6253f0ef6646a340",
     variants: &["few", "many"],
     cooperative: false,
     pdl: true,
@@ -137,7 +137,7 @@ fn grid(
             t,
             arith::min(
                 arith::ceil_div(arith::mul(h, c)?, span)?,
-                arith::max(1, arith::div(4096, arith::max(1, t)?)?)?,
+                arith::max(1, arith::div(arith::div(524288, span)?, arith::max(1, t)?)?)?,
             )?,
             1,
         ]),
