@@ -140,7 +140,7 @@ template <class U, class S>
 __device__ __forceinline__ void tree_mla(const __nv_bfloat16* q, const __nv_bfloat16* pages, const ptx::TensorMap& entries, const int32_t* table,
                                          const int32_t* starts, const int32_t* committed, const uint64_t* ancestors,
                                          const __nv_bfloat16* scratch, float scale, int32_t* queue, float* part_o,
-                                         float* part_ml, int T, int X, int, int B, int P, int Z) {
+                                         float* part_ml, int T, int X, int B, int P, int Z) {
   using namespace mla;
   if constexpr (U::CLUSTER > 1) {
     const SetUp<U, S, Dealt<U::CLUSTER>> next = {pages, table, starts, committed, ancestors, scale, X, B, P, {}};

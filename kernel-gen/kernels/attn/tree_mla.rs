@@ -22,10 +22,11 @@ family! { tree_mla, template "attn/tree_mla.cuh";
   require { C % 128 == 0, 512 % C == 0, R % 16 == 0, BASE <= 2048, SHORT % BASE == 0, NODES <= 32 }
   smem    { ring: u8[ST * 16 * KEY] align 1024, scores: f32[1024 * MT + NT * (256 * CLUSTER * CLUSTER + 1024 * (1 / CLUSTER))],
             weights: u16[max(8, 512 * MT + 256 * NT * (1 / CLUSTER))], keep: f32[max(64, 2 * ROWS * CLUSTER)], changed: u8[16], step: i32[64],
-            work: i32[96], page: i32[128], paths: u64[8 * NODES], arrived: u64[ST], ready: u64[3], factor: f32[1], base: f32[16 * max(1, MT)] }
-  args    { q: bf16[T, H, C + R], pages: bf16[X, 64, C + R], entries: bf16[N, C + R] boxes [STEP, BOX], table: i32[B, P], starts: i32[B + 1], committed: i32[B],
-            ancestors: u64[T, 2], scratch: bf16[T, C + R], scale: f32, queue: mut i32[1], part_o: mut f32[Z, C],
-            part_ml: mut f32[Z, 2] }
+            work: i32[96], page: i32[128], paths: u64[8 * NODES], arrived: u64[ST], ready: u64[3], factor: f32[1],
+            base: f32[16 * max(1, MT)] }
+  args    { q: bf16[T, H, C + R], pages: bf16[X, 64, C + R], entries: bf16[64 * X, C + R] boxes [STEP, BOX], table: i32[B, P],
+            starts: i32[B + 1], committed: i32[B], ancestors: u64[T, 2], scratch: bf16[T, C + R], scale: f32,
+            queue: mut i32[1], part_o: mut f32[Z, C], part_ml: mut f32[Z, 2] }
   sass    { "HMMA.16816.F32.BF16", "LDSM.16.M88.4" }
   launch  { grid resident, block 256, min_ctas CTAS, cluster CLUSTER, pdl }
 }
@@ -35,11 +36,12 @@ family! { tree_mla, template "attn/tree_mla.cuh";
 /// for its results.
 family! { tree_mla_merge, template "attn/tree_mla_merge.cuh";
   dims    { H = heads / tp, C = kv_lora_rank }
-  variant few  { SPAN = 128, CTAS = 3 }
-  variant many { SPAN = 1024, CTAS = 2 } when 1024 % C == 0 prefer T * H >= 96
+  variant few  { SPAN = 128, CTAS = 3 } prefer T * H < 96
+  variant rows { SPAN = 512, CTAS = 2 } when C % 512 == 0 prefer T * H >= 2112
+  variant many { SPAN = 1024, CTAS = 2 } when 1024 % C == 0 && C < 1024
   const   { BASE = 256 * max(1, H / 32), SHORT = 128 * max(16, H), CLASSES = 8, ROWS = 16 }
   require { C % 128 == 0 }
-  smem    { sums: f32[128 * CLASSES], stream: i32[12 * CLASSES] }
+  smem    { sums: f32[max(4, SPAN % 1024 * CLASSES)], stream: i32[12 * CLASSES] }
   args    { part_o: f32[Z, C], part_ml: f32[Z, 2], starts: i32[B + 1], committed: i32[B], ancestors: u64[T, 2],
             queue: mut i32[1], y: mut bf16[T, H, C] }
   launch  { grid (T, min(ceil_div(H * C, SPAN), max(1, 524288 / SPAN / max(1, T)))), block 32 * CLASSES, min_ctas CTAS, pdl }

@@ -1,6 +1,6 @@
 // The partial results of a node's leaves, to its mixed latents. Leaves w, w + 8, ... of class w are added in order, then the sums
-// of the eight classes in order, so that a row's bits depend on its own leaves alone. For few rows a warp adds a class of 128
-// columns, for many a thread all classes of four.
+// of the eight classes in order, so that a row's bits depend on its own leaves alone. A warp adds a class of 128 columns for few
+// rows, of a whole row for very many; between, a thread adds all classes of four columns.
 #pragma once
 
 #include "attn/leaves.cuh"
@@ -49,29 +49,32 @@ __device__ __forceinline__ void add(float4& sum, float weight, const uint4& part
   sum.z = fmaf(weight, __uint_as_float(part.z), sum.z), sum.w = fmaf(weight, __uint_as_float(part.w), sum.w);
 }
 
-// Four columns of the sums of leaves first, first + BY, ... of classes that are CLASSES leaves apart: `sum[i]` is that of class
-// `first + i`. {greatest, sum} of the weights of all leaves.
-template <class U, int CLASSES>
-__device__ __forceinline__ float2 add_leaves(const Parts& parts, int head, int column, int first, float4 (&sum)[CLASSES]) {
-  constexpr int AHEAD = CLASSES > 1 ? CLASSES : 4, BY = CLASSES > 1 ? 1 : U::CLASSES;
-  uint4 part[AHEAD];
+// Four of every 128 columns of the sums of leaves first, first + BY, ...: those of one class, or of all classes, one after the
+// other. {greatest, sum} of the weights of all leaves.
+template <class U, int CLASSES, int VECS>
+__device__ __forceinline__ float2 add_leaves(const Parts& parts, int head, int column, int first, float4 (&sum)[CLASSES][VECS]) {
+  constexpr int AHEAD = CLASSES > 1 ? CLASSES : VECS > 1 ? 2 : 4, BY = CLASSES > 1 ? 1 : U::CLASSES;
+  uint4 part[AHEAD][VECS];
   float base[AHEAD];
   const auto load = [&](int leaf, int to) {
     if (leaf >= parts.leaves) return;
     base[to] = parts.base(head, leaf);
-    part[to] = parts.template columns<U::C>(head, leaf, column);
+#pragma unroll
+    for (int v = 0; v < VECS; ++v) part[to][v] = parts.template columns<U::C>(head, leaf, column + 128 * v);
   };
 #pragma unroll
   for (int i = 0; i < AHEAD; ++i) load(first + i * BY, i);
   const float2 weights = weigh_leaves(parts.ml + head * 2, parts.rows, parts.leaves);
 #pragma unroll
-  for (int i = 0; i < CLASSES; ++i) sum[i] = {0.0f, 0.0f, 0.0f, 0.0f};
+  for (int i = 0; i < CLASSES * VECS; ++i) sum[i / VECS][i % VECS] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll 1
   for (int leaf = first; leaf < parts.leaves; leaf += AHEAD * BY) {
 #pragma unroll
     for (int i = 0; i < AHEAD; ++i) {
       if (leaf + i * BY >= parts.leaves) continue;
-      add(sum[i % CLASSES], ptx::exp2_fast(base[i] - weights.x), part[i]);
+      const float weight = ptx::exp2_fast(base[i] - weights.x);
+#pragma unroll
+      for (int v = 0; v < VECS; ++v) add(sum[i % CLASSES][v], weight, part[i][v]);
       load(leaf + (i + AHEAD) * BY, i);
     }
   }
@@ -115,30 +118,32 @@ __device__ __forceinline__ void tree_mla_merge(const float* part_o, const float*
   for (int span = blockIdx.y; span * U::SPAN < U::H * U::C; span += gridDim.y) {
     // A padding row is zero.
     float2 weights = {0.0f, leaves == 0 ? 1.0f : __int_as_float(0x7fffffff)};
-    if constexpr (U::SPAN > 128) {
+    if constexpr (U::SPAN > U::C) {
       const int at = span * U::SPAN + 4 * threadIdx.x, head = at / U::C, column = at % U::C;
       if (head >= U::H) return;
-      float4 sum[U::CLASSES] = {};
+      float4 sum[U::CLASSES][1] = {};
       if (parts.leaves > 0) weights = add_leaves<U>(parts, head, column, 0, sum);
 #pragma unroll
       for (int i = 1; i < U::CLASSES; ++i)
-        sum[0].x += sum[i].x, sum[0].y += sum[i].y, sum[0].z += sum[i].z, sum[0].w += sum[i].w;
-      store_mixed(y + at, sum[0], 1.0f / weights.y);
+        sum[0][0].x += sum[i][0].x, sum[0][0].y += sum[i][0].y, sum[0][0].z += sum[i][0].z, sum[0][0].w += sum[i][0].w;
+      store_mixed(y + at, sum[0][0], 1.0f / weights.y);
     } else {
+      constexpr int VECS = U::SPAN / 128;
       const int at = span * U::SPAN, head = at / U::C;
       float4* sums = reinterpret_cast<float4*>(S::sums());
-      float4 sum[1] = {};
+      float4 sum[1][VECS] = {};
       if (parts.leaves > 0) weights = add_leaves<U>(parts, head, at % U::C + 4 * lane, warp, sum);
-      sums[threadIdx.x] = sum[0];
+#pragma unroll
+      for (int v = 0; v < VECS; ++v) sums[(warp * VECS + v) * 32 + lane] = sum[0][v];
       __syncthreads();
-      if (warp == 0) {
-        float4 all = sums[lane];
+      if (warp < VECS) {
+        float4 all = sums[threadIdx.x];
 #pragma unroll
         for (int other = 1; other < U::CLASSES; ++other) {
-          const float4 next = sums[32 * other + lane];
+          const float4 next = sums[32 * VECS * other + threadIdx.x];
           all.x += next.x, all.y += next.y, all.z += next.z, all.w += next.w;
         }
-        store_mixed(y + at + 4 * lane, all, 1.0f / weights.y);
+        store_mixed(y + at + 4 * threadIdx.x, all, 1.0f / weights.y);
       }
       __syncthreads();
     }

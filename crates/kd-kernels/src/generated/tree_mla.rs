@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "tree_mla",
-    contract: "54d78d7e35e49373",
+    contract: "808c4ec5f42dacf7",
     variants: &["c8", "c16", "m64", "n8", "n16"],
     cooperative: false,
     pdl: true,
@@ -27,7 +27,7 @@ pub struct Args<'a> {
     pub q: TensorRef<'a, ::half::bf16, 3>,
     /// `bf16[X, 64, C + R]`, read.
     pub pages: TensorRef<'a, ::half::bf16, 3>,
-    /// `bf16[N, C + R]`, read.
+    /// `bf16[64 * X, C + R]`, read.
     pub entries: TensorRef<'a, ::half::bf16, 2>,
     /// `i32[B, P]`, read.
     pub table: TensorRef<'a, i32, 2>,
@@ -81,7 +81,6 @@ impl TreeMla {
         let Dims { h, c, r } = self.dims;
         let t = args.q.dim(0);
         let x = args.pages.dim(0);
-        let n = args.entries.dim(0);
         let b = args.table.dim(0);
         let p = args.table.dim(1);
         let z = args.part_o.dim(0);
@@ -90,6 +89,8 @@ impl TreeMla {
         shapes.expect("q", 2, args.q.dim(2), "C + R", || arith::add(c, r))?;
         shapes.expect("pages", 1, args.pages.dim(1), "64", || Some(64))?;
         shapes.expect("pages", 2, args.pages.dim(2), "C + R", || arith::add(c, r))?;
+        shapes
+            .expect("entries", 0, args.entries.dim(0), "64 * X", || arith::mul(64, x))?;
         shapes.expect("entries", 1, args.entries.dim(1), "C + R", || arith::add(c, r))?;
         shapes.expect("starts", 0, args.starts.dim(0), "B + 1", || arith::add(b, 1))?;
         shapes.expect("committed", 0, args.committed.dim(0), "B", || Some(b))?;
@@ -105,10 +106,10 @@ impl TreeMla {
             .units
             .select(
                 choice,
-                |variant| eligible(variant, self.dims, t, x, n, b, p, z),
-                |variant| preferred(variant, self.dims, t, x, n, b, p, z),
+                |variant| eligible(variant, self.dims, t, x, b, p, z),
+                |variant| preferred(variant, self.dims, t, x, b, p, z),
             )?;
-        let blocks = grid(unit.loaded, self.dims, t, x, n, b, p, z);
+        let blocks = grid(unit.loaded, self.dims, t, x, b, p, z);
         let geometry = Geometry::of(&FAMILY, unit.loaded, stream, blocks)?;
         let mut params = Params::new();
         params.push(&args.q);
@@ -125,7 +126,6 @@ impl TreeMla {
         params.push(&args.part_ml);
         params.int(t)?;
         params.int(x)?;
-        params.int(n)?;
         params.int(b)?;
         params.int(p)?;
         params.int(z)?;
@@ -142,7 +142,6 @@ fn eligible(
     _: Dims,
     _t: i64,
     _x: i64,
-    _n: i64,
     _b: i64,
     _p: i64,
     _z: i64,
@@ -154,7 +153,6 @@ fn preferred(
     Dims { h, .. }: Dims,
     t: i64,
     _x: i64,
-    _n: i64,
     b: i64,
     p: i64,
     _z: i64,
@@ -195,7 +193,6 @@ fn grid(
     _: Dims,
     _t: i64,
     _x: i64,
-    _n: i64,
     _b: i64,
     _p: i64,
     _z: i64,

@@ -6,8 +6,8 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "tree_mla_merge",
-    contract: "6253f0ef6646a340",
-    variants: &["few", "many"],
+    contract: "77acbec73523324d",
+    variants: &["few", "rows", "many"],
     cooperative: false,
     pdl: true,
 };
@@ -119,7 +119,8 @@ fn preferred(
 ) -> Option<bool> {
     Some(
         match variant {
-            "many" => arith::mul(t, h)? >= 96,
+            "few" => arith::mul(t, h)? < 96,
+            "rows" => arith::mul(t, h)? >= 2112,
             _ => true,
         },
     )
