@@ -115,6 +115,7 @@ impl TreeAttention<'_> {
         let args = tree_mla::Args {
             q: head(stream, self.absorbed, [rows, a.heads, width])?,
             pages: part(stream, self.pages, index * layer_pages, [limits.pages, PAGE_TOKENS, width])?,
+            entries: part(stream, self.pages, index * layer_pages, [limits.pages * PAGE_TOKENS, width])?,
             table: TensorRef::new(stream, inputs.table(streams)?, [streams, limits.table_width()])?,
             starts: TensorRef::new(stream, inputs.starts(streams)?, [streams + 1])?,
             committed: TensorRef::new(stream, inputs.committed(streams)?, [streams])?,
