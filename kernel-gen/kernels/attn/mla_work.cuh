@@ -85,7 +85,8 @@ struct Dealt {
 // Looks up the CTA's next item that has any keys, number `turn` of those it does. By one warp; what is found is written down at
 // once and read again: registers are scarce.
 template <class U, class S, class Take>
-__device__ __forceinline__ void set_up(int turn, const __nv_bfloat16* pages, const int32_t* table, const int32_t* starts, const int32_t* committed,
+__device__ __forceinline__ void set_up(int turn, const __nv_bfloat16* pages, const int32_t* table,
+                                       const int32_t* starts, const int32_t* committed,
                                        const uint64_t* ancestors, float scale, Take& take, int X, int B, int P) {
   const int lane = threadIdx.x % 32;
   Work& work = work_of<S>(turn);

@@ -137,7 +137,8 @@ __device__ __forceinline__ void shared_items(Blocks<U, S> keys, Next set_up, flo
 }  // namespace mla
 
 template <class U, class S>
-__device__ __forceinline__ void tree_mla(const __nv_bfloat16* q, const __nv_bfloat16* pages, const ptx::TensorMap& entries, const int32_t* table,
+__device__ __forceinline__ void tree_mla(const __nv_bfloat16* q, const __nv_bfloat16* pages,
+                                         const ptx::TensorMap& entries, const int32_t* table,
                                          const int32_t* starts, const int32_t* committed, const uint64_t* ancestors,
                                          const __nv_bfloat16* scratch, float scale, int32_t* queue, float* part_o,
                                          float* part_ml, int T, int X, int B, int P, int Z) {

@@ -18,11 +18,12 @@ family! { tree_mla, template "attn/tree_mla.cuh";
   variant n16 { MT = 0, NT = 2, ST = 4, CLUSTER = 1, CTAS = 1 } when H > 8 && H <= 16
   const   { BASE = 256 * max(1, H / 32), SHORT = 128 * max(16, H), ROWS = 16 * MT + 8 * NT,
             W = C + R, STEP = 16, BOX = 32,
-            KEY = 1 / CLUSTER * (2 * W + 16) + min(1, CLUSTER - 1) * 64 * (C / CLUSTER / 32 + ceil_div(R, 64)), NODES = ROWS / H + 2 }
+            KEY = 1 / CLUSTER * (2 * W + 16) + min(1, CLUSTER - 1) * 64 * (C / CLUSTER / 32 + ceil_div(R, 64)),
+            NODES = ROWS / H + 2 }
   require { C % 128 == 0, 512 % C == 0, R % 16 == 0, BASE <= 2048, SHORT % BASE == 0, NODES <= 32 }
   smem    { ring: u8[ST * 16 * KEY] align 1024, scores: f32[1024 * MT + NT * (256 * CLUSTER * CLUSTER + 1024 * (1 / CLUSTER))],
-            weights: u16[max(8, 512 * MT + 256 * NT * (1 / CLUSTER))], keep: f32[max(64, 2 * ROWS * CLUSTER)], changed: u8[16], step: i32[64],
-            work: i32[96], page: i32[128], paths: u64[8 * NODES], arrived: u64[ST], ready: u64[3], factor: f32[1],
+            weights: u16[max(8, 512 * MT + 256 * NT * (1 / CLUSTER))], keep: f32[max(64, 2 * ROWS * CLUSTER)],
+            changed: u8[16], step: i32[64], work: i32[96], page: i32[128], paths: u64[8 * NODES], arrived: u64[ST], ready: u64[3], factor: f32[1],
             base: f32[16 * max(1, MT)] }
   args    { q: bf16[T, H, C + R], pages: bf16[X, 64, C + R], entries: bf16[64 * X, C + R] boxes [STEP, BOX], table: i32[B, P],
             starts: i32[B + 1], committed: i32[B], ancestors: u64[T, 2], scratch: bf16[T, C + R], scale: f32,
