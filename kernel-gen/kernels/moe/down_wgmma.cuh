@@ -7,14 +7,14 @@
 namespace kd {
 
 template <class U, class S>
-__device__ __forceinline__ void moe_down_wgmma(Int4G32 w, const __nv_bfloat16* h, const float* starts, const int32_t* plan,
+__device__ __forceinline__ void moe_down_wgmma(Int4G32 w, const __nv_bfloat16* h, const int32_t* plan,
                                                const int32_t* slabs, float* parts, int E, int R, int L) {
   ptx::grid_dependency_wait();
   ptx::grid_dependency_launch();
   constexpr int STEPS = moe::Warpgroup<U>::STEPS;
   const moe::SlabOrder<STEPS> order{slabs, moe::share_of_cta(), ptx::load4(plan) * STEPS};
   moe::warpgroup_products<U, S>(
-      w.blocks, order, h, starts, [](int place) { return place; },
+      w.blocks, order, h, [](int place) { return place; },
       [&](const moe::Slab& slab, int step, const auto& sums) {
         constexpr int NT = sizeof(sums[0]) / sizeof(sums[0][0]);
         const int group = threadIdx.x / 128, warp = threadIdx.x % 128 / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;

@@ -1,5 +1,5 @@
 // The first half of the experts for many rows on sm_90a: silu(gate x) * up x for each (row, expert) pair, in the order of the list of
-// rows, pairs of values as the second half takes them, and where the sums of its groups start.
+// rows, pairs of values as the second half takes them.
 #pragma once
 
 #include "moe/activate.cuh"
@@ -9,8 +9,8 @@
 namespace kd {
 
 template <class U, class S>
-__device__ __forceinline__ void moe_gate_up_wgmma(Int4G32 w, const __nv_bfloat16* x, const float* starts, const int32_t* plan,
-                                                  const int32_t* slabs, const int32_t* rows, __nv_bfloat16* h, float* h_starts,
+__device__ __forceinline__ void moe_gate_up_wgmma(Int4G32 w, const __nv_bfloat16* x, const int32_t* plan,
+                                                  const int32_t* slabs, const int32_t* rows, __nv_bfloat16* h,
                                                   int E, int M, int L, int R) {
   ptx::grid_dependency_wait();
   ptx::grid_dependency_launch();
@@ -22,7 +22,7 @@ __device__ __forceinline__ void moe_gate_up_wgmma(Int4G32 w, const __nv_bfloat16
   __nv_bfloat16* tile = reinterpret_cast<__nv_bfloat16*>(S::totals() + group * (S::TOTALS_COUNT / U::GROUPS));
   const moe::SlabOrder<W::STEPS> order{slabs, moe::share_of_cta(), ptx::load4(plan) * W::STEPS};
   moe::warpgroup_products<U, S>(
-      w.blocks, order, x, starts, [&](int place) { return ptx::load4(rows + place); },
+      w.blocks, order, x, [&](int place) { return ptx::load4(rows + place); },
       [&](const moe::Slab& slab, int step, const auto& sums) {
         constexpr int NT = sizeof(sums[0]) / sizeof(sums[0][0]);
 #pragma unroll
@@ -38,21 +38,10 @@ __device__ __forceinline__ void moe_gate_up_wgmma(Int4G32 w, const __nv_bfloat16
               tile[(8 * j + 2 * t + i) * STRIDE + own] = moe::activate(sums[m][j][i], sums[m][j][i + 2], g);
           ptx::named_barrier<128>(1 + group);
 #pragma unroll
-          for (int j = warp; j < NT; j += 4) {
-            const __nv_bfloat16* row = tile + (8 * j + g) * STRIDE;
-            moe::Tokens<1> token;
-#pragma unroll
-            for (int i = 0; i < 4; ++i) token.tile[0].word[i] = *reinterpret_cast<const uint32_t*>(row + 8 * i + 2 * t);
-            float start[1][4];
-            moe::start_of<1>(token, make_uint4(INT4_BIAS, INT4_BIAS, INT4_BIAS_HIGH, INT4_BIAS_HIGH), start);
-            const int64_t place = slab.first + 8 * j;
-            if (8 * j + g < slab.rows)
-              store8(h, (place + g) * (U::I / 8) + columns * 4 + t, from_words(*reinterpret_cast<const uint4*>(row + 8 * t)));
-            if (g == 0) {
-              if (8 * j + 2 * t < slab.rows) h_starts[(place + 2 * t) * (U::I / 32) + columns] = start[0][0];
-              if (8 * j + 2 * t + 1 < slab.rows) h_starts[(place + 2 * t + 1) * (U::I / 32) + columns] = start[0][1];
-            }
-          }
+          for (int i = thread; i < 8 * NT * 4; i += 128)
+            if (i / 4 < slab.rows)
+              store8(h, int64_t(slab.first + i / 4) * (U::I / 8) + columns * 4 + i % 4,
+                     from_words(*reinterpret_cast<const uint4*>(tile + i / 4 * STRIDE + i % 4 * 8)));
         }
       });
 }

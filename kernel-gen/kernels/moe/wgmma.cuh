@@ -10,7 +10,6 @@
 
 #include "moe/product.cuh"
 #include "moe/slabs.cuh"
-#include "ptx/copy8.cuh"
 #include "ptx/wgmma_rs.cuh"
 
 namespace kd {
@@ -74,10 +73,10 @@ __device__ __forceinline__ void bring_weights(const unsigned char* weights, cons
   }
 }
 
-// Brings the rows of every BRINGERS'th stage, from stage `own` on, and where their sums start: one warp. It makes no proxy fence, which
+// Brings the rows of every BRINGERS'th stage, from stage `own` on: one warp. It makes no proxy fence, which
 // would wait for its copies. `row(place)` as in many_products.
 template <class U, class S, class Order, class Row>
-__device__ __forceinline__ void bring_rows(int own, const Order& order, const __nv_bfloat16* values, const float* starts, Row row) {
+__device__ __forceinline__ void bring_rows(int own, const Order& order, const __nv_bfloat16* values, Row row) {
   using W = Warpgroup<U>;
   const int lane = threadIdx.x % 32;
   Place<U::STAGES> at;
@@ -85,14 +84,11 @@ __device__ __forceinline__ void bring_rows(int own, const Order& order, const __
   for (int turn = 0; order.index(turn) < order.total; ++turn) {
     const Slab slab = order.slab(order.index(turn));
     const int tokens = (slab.rows + 7) / 8 * 8;
-    // What this lane copies of rows, every fourth, and of starts.
-    int offsets[U::SLAB / 4], start_offsets[(U::SLAB + 31) / 32];
+    // What this lane copies of rows, every fourth.
+    int offsets[U::SLAB / 4];
 #pragma unroll
     for (int i = 0; i < U::SLAB / 4; ++i)
       offsets[i] = 4 * i + lane / 8 < slab.rows ? row(slab.first + 4 * i + lane / 8) * U::K : 0;
-#pragma unroll
-    for (int i = 0; i < U::SLAB; i += 32)
-      start_offsets[i / 32] = i + lane < slab.rows ? row(slab.first + i + lane) * (U::K / 32) : 0;
     int stage = 0;
 #pragma unroll 1
     for (int i = 0; i < U::RUN * W::K_STAGES; ++i, at.next(), stage = stage + 1 == W::K_STAGES ? 0 : stage + 1) {
@@ -107,10 +103,6 @@ __device__ __forceinline__ void bring_rows(int own, const Order& order, const __
         // Rows that fill the last tile are 0: they cost no traffic and little power.
         if (4 * q < tokens) ptx::copy16((q % 2 ? odd : even) + 512 * q, from + offsets[q], 4 * q + lane / 8 < slab.rows);
       }
-      const uint32_t starts_to = ptx::shared_address(S::row_starts() + at.slot * 2 * U::SLAB) + 8 * lane;
-#pragma unroll
-      for (int q = 0; q < U::SLAB; q += 32)
-        if (q + lane < tokens) ptx::copy8(starts_to + 8 * q, starts + start_offsets[q / 32] + 2 * stage, q + lane < slab.rows);
       ptx::barrier_arrive_copies(S::full() + at.slot);
     }
   }
@@ -118,10 +110,10 @@ __device__ __forceinline__ void bring_rows(int own, const Order& order, const __
 
 // Sums of one step of one warpgroup, handed to `store(sums)`.
 template <class U, class S, int NT, class Store>
-__device__ __forceinline__ void warpgroup_product(Place<U::STAGES>& at, uint32_t none, Store store) {
+__device__ __forceinline__ void warpgroup_product(Place<U::STAGES>& at, const uint32_t (&bias)[4], Store store) {
   using W = Warpgroup<U>;
   constexpr int TILES = U::TILES;
-  const int thread = threadIdx.x % 128, group = threadIdx.x / 128, warp = thread / 32, lane = thread % 32, t = lane % 4;
+  const int thread = threadIdx.x % 128, group = threadIdx.x / 128, warp = thread / 32, lane = thread % 32;
   const unsigned char* own = S::ring() + (group * TILES * 2 + warp / 2) * BLOCK_BYTES;
   const int own_words = warp % 2 * 512 + 16 * lane, own_scales = WORD_BYTES + warp % 2 * 64 + lane / 4 * 8;
   float4* totals = reinterpret_cast<float4*>(S::totals()) + group * (W::TOTALS / 4) + thread;
@@ -130,7 +122,7 @@ __device__ __forceinline__ void warpgroup_product(Place<U::STAGES>& at, uint32_t
   for (int segment = 0; segment < U::SEGS; ++segment) {
     float part[2][NT][4];
     uint32_t a[2][2][4];
-    float low = 0, high = 0, zero = __uint_as_float(none);
+    float low = 0, high = 0;
 #pragma unroll
     for (int j = 0; j < NT; ++j)
 #pragma unroll
@@ -151,9 +143,7 @@ __device__ __forceinline__ void warpgroup_product(Place<U::STAGES>& at, uint32_t
 #pragma unroll
       for (int d = 0; d < U::DEPTH; ++d) {
         ptx::barrier_wait(S::full() + at.slot, at.parity);
-#ifndef NOFENCE
         ptx::copies_after_accesses();
-#endif
         const unsigned char* weights = own + at.slot * W::WEIGHT_BYTES;
         const uint64_t rows = ptx::wgmma_rows(ptx::shared_address(S::tokens()) + at.slot * W::TOKEN_BYTES);
         uint4 words[TILES];
@@ -163,20 +153,11 @@ __device__ __forceinline__ void warpgroup_product(Place<U::STAGES>& at, uint32_t
           words[m] = *reinterpret_cast<const uint4*>(weights + 2 * m * BLOCK_BYTES + own_words);
           scales[m] = *reinterpret_cast<const uint2*>(weights + 2 * m * BLOCK_BYTES + own_scales);
         }
-        float4 start[NT];
-#pragma unroll
-        for (int j = 0; j < NT; ++j)
-          start[j] = *reinterpret_cast<const float4*>(S::row_starts() + at.slot * 2 * U::SLAB + 16 * j + 4 * t);
 #pragma unroll
         for (int c = 0; c < 2; ++c)
 #pragma unroll
           for (int m = 0; m < TILES; ++m) {
             const int p = (c * TILES + m) % 2, last = m == 0 ? TILES - 1 : m - 1;
-#pragma unroll
-            for (int j = 0; j < NT; ++j) {
-              const float even = c ? start[j].y : start[j].x, odd = c ? start[j].w : start[j].z;
-              part[p][j][0] = even + zero, part[p][j][1] = odd + zero, part[p][j][2] = even + zero, part[p][j][3] = odd + zero;
-            }
             uint32_t x[4], y[4];
             int4_pairs(c ? words[m].z : words[m].x, x), int4_pairs(c ? words[m].w : words[m].y, y);
 #pragma unroll
@@ -184,16 +165,17 @@ __device__ __forceinline__ void warpgroup_product(Place<U::STAGES>& at, uint32_t
               a[p][i][0] = x[2 * i], a[p][i][1] = y[2 * i], a[p][i][2] = x[2 * i + 1], a[p][i][3] = y[2 * i + 1];
               ptx::pin(a[p][i]);
             }
-            ptx::pin(part[p]);
             ptx::wgmma_fence();
-            ptx::wgmma(part[p], a[p][0], rows + 4 * c);
-            ptx::wgmma(part[p], a[p][1], rows + 4 * c + 2);
+            // Where the sums of a group start: as start_of has it.
+            ptx::wgmma_set(part[p], bias, rows + 4 * c);
+            ptx::wgmma_add(part[p], bias, rows + 4 * c + 2);
+            ptx::wgmma_add(part[p], a[p][0], rows + 4 * c);
+            ptx::wgmma_add(part[p], a[p][1], rows + 4 * c + 2);
             ptx::wgmma_commit();
             ptx::wgmma_wait<1>();
             if (d + c + m > 0) {
               ptx::pin(part[1 - p]);
               scaled(last, part[1 - p]);
-              zero = __uint_as_float(__float_as_uint(sum[last][NT - 1][3]) & none);
             }
             const uint32_t scale = c ? scales[m].y : scales[m].x;
             low = __uint_as_float(scale << 16), high = __uint_as_float(scale & 0xffff0000u);
@@ -208,7 +190,6 @@ __device__ __forceinline__ void warpgroup_product(Place<U::STAGES>& at, uint32_t
       ptx::wgmma_wait<0>();
       ptx::pin(part[1]);
       scaled(TILES - 1, part[1]);
-      zero = __uint_as_float(__float_as_uint(sum[TILES - 1][NT - 1][3]) & none);
       __syncwarp();
       if (lane == 0) ptx::barrier_arrive(S::vacant() + before);
     }
@@ -233,7 +214,7 @@ __device__ __forceinline__ void warpgroup_product(Place<U::STAGES>& at, uint32_t
 // All items of the calling CTA. `store(turn, sums)` takes the sums of TILES times 64 rows of weights and all tiles of tokens.
 template <class U, class S, class Order, class Row, class Store>
 __device__ __forceinline__ void warpgroup_products(const void* weights, const Order& order, const __nv_bfloat16* values,
-                                                   const float* starts, Row row, Store store) {
+                                                   Row row, Store store) {
   using W = Warpgroup<U>;
   const int group = threadIdx.x / 128;
   if (threadIdx.x == 0) {
@@ -243,18 +224,22 @@ __device__ __forceinline__ void warpgroup_products(const void* weights, const Or
       ptx::barrier_init(S::vacant() + i, W::WARPS);
     }
     ptx::barriers_ready();
+    *reinterpret_cast<uint4*>(S::bias()) = make_uint4(INT4_BIAS, INT4_BIAS, INT4_BIAS_HIGH, INT4_BIAS_HIGH);
   }
   __syncthreads();
   if (group == U::GROUPS) {
     ptx::give_registers<U::BRING_REGISTERS>();
     const int own = int(threadIdx.x) / 32 - W::WARPS;
     if (own < U::BRINGERS)
-      bring_rows<U, S>(own, order, values, starts, row);
+      bring_rows<U, S>(own, order, values, row);
     else if (own == U::BRINGERS)
       bring_weights<U, S>(static_cast<const unsigned char*>(weights), order);
     return;
   }
   ptx::take_registers<U::REGISTERS>();
+  // From memory, since the compiler would make a known constant anew for each use.
+  const uint4 offset = ptx::load_shared16(S::bias());
+  const uint32_t bias[4] = {offset.x, offset.y, offset.z, offset.w};
   Place<U::STAGES> at;
 #pragma unroll 1
   for (int turn = 0;; ++turn) {
@@ -270,7 +255,7 @@ __device__ __forceinline__ void warpgroup_products(const void* weights, const Or
       constexpr int NT = decltype(tiles)::value;
 #pragma unroll 1
       for (int step = item.z; step < item.z + U::RUN; ++step)
-        warpgroup_product<U, S, NT>(at, uint32_t(item.y) >> 31, [&](const float(&sums)[U::TILES][NT][4]) {
+        warpgroup_product<U, S, NT>(at, bias, [&](const float(&sums)[U::TILES][NT][4]) {
           store(Slab{item.w, item.x, item.y}, step, sums);
         });
     });

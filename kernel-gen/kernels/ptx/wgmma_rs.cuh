@@ -35,9 +35,6 @@ __device__ __forceinline__ void pin(uint32_t (&a)[4]) {
   asm volatile("" : "+r"(a[0]), "+r"(a[1]), "+r"(a[2]), "+r"(a[3])::"memory");
 }
 
-// Keeps a value in registers until here.
-__device__ __forceinline__ void keep(const float4& v) { asm volatile("" ::"f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w) : "memory"); }
-
 // Registers of each thread of the calling warpgroup from here on, a multiple of 8: fewer, for others to have more.
 template <int COUNT>
 __device__ __forceinline__ void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT)); }
@@ -52,30 +49,37 @@ __device__ __forceinline__ void take_registers() { asm volatile("setmaxnreg.inc.
 #define KD_D6 KD_D5 ", %20, %21, %22, %23"
 #define KD_D7 KD_D6 ", %24, %25, %26, %27"
 #define KD_D8 KD_D7 ", %28, %29, %30, %31"
-#define KD_O(j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
-#define KD_O1 KD_O(0)
-#define KD_O2 KD_O1, KD_O(1)
-#define KD_O3 KD_O2, KD_O(2)
-#define KD_O4 KD_O3, KD_O(3)
-#define KD_O5 KD_O4, KD_O(4)
-#define KD_O6 KD_O5, KD_O(5)
-#define KD_O7 KD_O6, KD_O(6)
-#define KD_O8 KD_O7, KD_O(7)
+#define KD_O(IO, j) IO(d[j][0]), IO(d[j][1]), IO(d[j][2]), IO(d[j][3])
+#define KD_O1(IO) KD_O(IO, 0)
+#define KD_O2(IO) KD_O1(IO), KD_O(IO, 1)
+#define KD_O3(IO) KD_O2(IO), KD_O(IO, 2)
+#define KD_O4(IO) KD_O3(IO), KD_O(IO, 3)
+#define KD_O5(IO) KD_O4(IO), KD_O(IO, 4)
+#define KD_O6(IO) KD_O5(IO), KD_O(IO, 5)
+#define KD_O7(IO) KD_O6(IO), KD_O(IO, 6)
+#define KD_O8(IO) KD_O7(IO), KD_O(IO, 7)
+#define KD_SET "=f"
+#define KD_ADD "+f"
 
-// d[64][8 NT] += a[64][16] * b[16][8 NT], bf16 in, f32 sums. Warp w of the four has rows 16 w to 16 w + 15 of `a` and `d`, as
-// mma_16816_bf16 has them (tile j of 8 columns in d[j]); `b` is what wgmma_rows says, N rows of k.
+// d[64][8 NT] = a[64][16] * b[16][8 NT], or that added to d: bf16 in, f32 sums. Warp w of the four has rows 16 w to 16 w + 15 of `a` and
+// `d`, as mma_16816_bf16 has them (tile j of 8 columns in d[j]); `b` is what wgmma_rows says, 8 NT rows of k.
 template <int NT>
-__device__ void wgmma(float (&d)[NT][4], const uint32_t (&a)[4], uint64_t b);
+__device__ void wgmma_set(float (&d)[NT][4], const uint32_t (&a)[4], uint64_t b);
+template <int NT>
+__device__ void wgmma_add(float (&d)[NT][4], const uint32_t (&a)[4], uint64_t b);
 
-#define KD_WGMMA(NT, N, A0, A1, A2, A3, B)                                                                           \
+#define KD_WGMMA_AS(NAME, IO, ADD, NT, N, A0, A1, A2, A3, B)                                                         \
   template <>                                                                                                        \
-  __device__ __forceinline__ void wgmma<NT>(float (&d)[NT][4], const uint32_t (&a)[4], uint64_t b) {                 \
-    asm volatile("{\n\t.reg .pred add;\n\tsetp.eq.u32 add, 0, 0;\n\t"                                                \
+  __device__ __forceinline__ void NAME<NT>(float (&d)[NT][4], const uint32_t (&a)[4], uint64_t b) {                  \
+    asm volatile("{\n\t.reg .pred add;\n\tsetp.ne.u32 add, " #ADD ", 0;\n\t"                                          \
                  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" KD_D##NT "}, {%" #A0 ", %" #A1 ", %" #A2 \
                  ", %" #A3 "}, %" #B ", add, 1, 1, 0;\n\t}"                                                          \
-                 : KD_O##NT                                                                                          \
+                 : KD_O##NT(IO)                                                                                      \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                              \
   }
+#define KD_WGMMA(...)                                \
+  KD_WGMMA_AS(wgmma_set, KD_SET, 0, __VA_ARGS__)     \
+  KD_WGMMA_AS(wgmma_add, KD_ADD, 1, __VA_ARGS__)
 KD_WGMMA(1, 8, 4, 5, 6, 7, 8)
 KD_WGMMA(2, 16, 8, 9, 10, 11, 12)
 KD_WGMMA(3, 24, 12, 13, 14, 15, 16)
