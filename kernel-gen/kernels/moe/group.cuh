@@ -47,8 +47,9 @@ __device__ __forceinline__ Bf16x8 turn(Bf16x8 v) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       if (i & step) continue;
-      const uint32_t other = __shfl_xor_sync(0xffffffffu, t & step ? v.word[i] : v.word[i + step], step);
-      (t & step ? v.word[i] : v.word[i + step]) = other;
+      uint32_t &low = v.word[i], &high = v.word[i + step];
+      const uint32_t other = __shfl_xor_sync(0xffffffffu, t & step ? low : high, step);
+      (t & step ? low : high) = other;
     }
   return v;
 }
@@ -56,7 +57,7 @@ __device__ __forceinline__ Bf16x8 turn(Bf16x8 v) {
 // Rows of x as the tensor core takes them beside raw codes (kd/int4.cuh), and where the sums of their groups start. Four lanes have
 // a group, so a warp's values are the operand of eight tokens' groups as they lie.
 template <class U>
-__device__ __forceinline__ void lift(const __nv_bfloat16* x, __nv_bfloat16* lifted, float* starts, int64_t vec, int M, bool turned) {
+__device__ __forceinline__ void lift(const __nv_bfloat16* x, bool turned, __nv_bfloat16* lifted, float* starts, int64_t vec, int M) {
   const uint4 bias = start_bias();
   const int64_t vecs = int64_t(M) * (U::H / 8);
   // All on their way before the first is used.
@@ -71,7 +72,8 @@ __device__ __forceinline__ void lift(const __nv_bfloat16* x, __nv_bfloat16* lift
 #pragma unroll
     for (int i = 0; i < 8; ++i) value[i] *= int4_lift(i);
     const Tokens<1> group{{narrow8(value)}};
-    if (live) store8(lifted, vec, turned ? turn(group.tile[0]) : group.tile[0]);
+    const Bf16x8 own = turned ? turn(group.tile[0]) : group.tile[0];
+    if (live) store8(lifted, vec, own);
     float start[1][4];
     start_of<1>(group, bias, start);
     // Lane t of the first four has the starts of groups 2t and 2t + 1 of the warp's eight.
@@ -85,21 +87,19 @@ __device__ __forceinline__ void lift(const __nv_bfloat16* x, __nv_bfloat16* lift
 
 // Lists slabs of at most SLAB rows of the experts, one a thread, as moe/slabs.cuh has them: those with larger slabs first.
 template <class U, class S>
-__device__ __forceinline__ void list_slabs(int rows, int expert, int first, int most, int32_t* plan, int32_t* slabs) {
-  constexpr int SIZES = 5, BITS = 12;
-  static_assert(BITS * SIZES <= 64, "all sizes but the largest in one sum");
-  const Split split(rows, most);
-  const bool full = split.largest == most;
-  // Of the other sizes, up to SIZES that are told apart.
-  const int size = (most - 1 - split.largest) * SIZES / (most - 1);
+__device__ __forceinline__ void list_slabs(int rows, int expert, int first, int32_t* plan, int32_t* slabs) {
+  constexpr int MOST = U::MANY / 8, BITS = 12;
+  static_assert(BITS * (MOST - 1) <= 64, "all sizes but the largest in one sum");
+  const Split split(rows, MOST);
+  const bool full = split.largest == MOST;
   uint64_t all, all_full;
-  const uint64_t own = full || rows == 0 ? 0 : uint64_t(split.slabs) << (BITS * size);
+  const uint64_t own = full || rows == 0 ? 0 : uint64_t(split.slabs) << (BITS * (MOST - 1 - split.largest));
   const uint64_t before = sum_before<U, S>(own, all);
   const uint64_t before_full = sum_before<U, S>(full ? split.slabs : 0, all_full);
   int total = int(all_full), at = int(before_full);
 #pragma unroll
-  for (int i = 0; i < SIZES; ++i) {
-    if (!full && size == i) at = total + int(before >> (BITS * i) & ((1 << BITS) - 1));
+  for (int i = 0; i < MOST - 1; ++i) {
+    if (!full && split.largest == MOST - 1 - i) at = total + int(before >> (BITS * i) & ((1 << BITS) - 1));
     total += int(all >> (BITS * i) & ((1 << BITS) - 1));
   }
   for (int i = 0; i < split.slabs; ++i) {
@@ -134,14 +134,14 @@ __device__ __forceinline__ void list_few(int count, int expert, int next, int en
 }  // namespace moe
 
 template <class U, class S>
-__device__ __forceinline__ void moe_group(const __nv_bfloat16* x, const int32_t* ids, int32_t first_expert, int32_t slab,
+__device__ __forceinline__ void moe_group(const __nv_bfloat16* x, const int32_t* ids, int32_t first_expert, int32_t slab, int32_t turned,
                                           int32_t* plan, int32_t* entries, int32_t* rows, int32_t* places,
                                           __nv_bfloat16* lifted, float* starts, int M, int L) {
   ptx::grid_dependency_wait();
   ptx::grid_dependency_launch();
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, count = M * U::T;
   const int list = int(blockIdx.x);
-  if (list >= U::LISTS) return moe::lift<U>(x, lifted, starts, int64_t(list - U::LISTS) * (U::LIFTS * U::THREADS) + thread, M, slab == U::TURNED);
+  if (list >= U::LISTS) return moe::lift<U>(x, turned != 0, lifted, starts, int64_t(list - U::LISTS) * (U::LIFTS * U::THREADS) + thread, M);
   for (int e = thread; e < U::E; e += U::THREADS) S::counts()[e] = 0;
   __syncthreads();
   for (int i = thread; i < count; i += U::THREADS) {
@@ -161,8 +161,8 @@ __device__ __forceinline__ void moe_group(const __nv_bfloat16* x, const int32_t*
       moe::sum_before<U, S>(uint64_t(own) | cost << 20 | uint64_t(own > 0) << 48, all);
   const int first = int(before & 0xfffff), index = int(before >> 48);
   if (thread < U::E) S::firsts()[thread] = first;
-  if (list == 0 && slab >= U::MANY) {
-    moe::list_slabs<U, S>(own, thread, first, slab / 8, plan, entries);
+  if (list == 0 && slab == U::MANY) {
+    moe::list_slabs<U, S>(own, thread, first, plan, entries);
   } else if (list == 0) {
     if (own > 0)
       *reinterpret_cast<int4*>(entries + 4 * index) = make_int4(thread, first, own, int(before >> 20 & 0xfffffff));

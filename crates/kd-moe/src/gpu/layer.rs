@@ -8,10 +8,14 @@ use kd_kernels::{Choice, Int4Ref, Kernels, Stream, TensorMut, TensorRef, Units};
 use kd_tensor::int4::GROUP;
 
 use super::scratch::MANY_SLAB;
+use super::wgmma::Wgmma;
 use super::{DeviceExperts, GpuError, MOST_ROWS, Scratch, Shape};
 
 /// Most rows of [`Form::Few`].
 const FEW_ROWS: usize = 64;
+
+/// Fewest rows that [`Form::Wgmma`] is taken for where there is one.
+const WGMMA_ROWS: usize = 768;
 
 /// The loaded kernels of one shape.
 #[derive(Debug)]
@@ -22,6 +26,7 @@ pub struct ExpertKernels {
     gate_up: moe_gate_up::MoeGateUp,
     down: moe_down::MoeDown,
     many: Many,
+    wgmma: Option<Wgmma>,
     combine: moe_combine::MoeCombine,
 }
 
@@ -59,11 +64,13 @@ pub enum Form {
     Wide,
     /// Blocked in registers: 64 rows of weights and up to 48 rows a warp.
     Many,
+    /// Products of warpgroups, on devices of architecture sm_90a alone.
+    Wgmma,
 }
 
 impl Form {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Few, Self::Narrow, Self::Wide, Self::Many];
+    pub const ALL: [Self; 5] = [Self::Few, Self::Narrow, Self::Wide, Self::Many, Self::Wgmma];
 
     /// The variant of the two products.
     pub fn name(self) -> &'static str {
@@ -72,6 +79,7 @@ impl Form {
             Self::Narrow => "narrow",
             Self::Wide => "wide",
             Self::Many => "many",
+            Self::Wgmma => "wgmma",
         }
     }
 
@@ -80,7 +88,7 @@ impl Form {
         match self {
             Self::Few | Self::Narrow => 8,
             Self::Wide => 16,
-            Self::Many => MANY_SLAB as i32,
+            Self::Many | Self::Wgmma => MANY_SLAB as i32,
         }
     }
 
@@ -113,6 +121,7 @@ impl ExpertKernels {
         let (e, t) = (size(shape.experts), size(shape.top_k));
         Ok(Self {
             shape,
+            wgmma: Wgmma::load(kernels, h, i)?,
             many: Many {
                 gate_up: moe_gate_up_many::MoeGateUpMany::load(kernels, moe_gate_up_many::Dims { h, i })?,
                 down: moe_down_many::MoeDownMany::load(kernels, moe_down_many::Dims { h, i })?,
@@ -125,17 +134,22 @@ impl ExpertKernels {
         })
     }
 
-    /// Whether this shape has `form`; all but `Form::Wide` always are, `Form::Few` for up to 64 rows.
+    /// Whether this shape has `form` on this device; all but [`Form::Wide`] and [`Form::Wgmma`] always are, [`Form::Few`] for up
+    /// to 64 rows.
     pub fn has(&self, form: Form) -> bool {
-        if matches!(form, Form::Few | Form::Many) {
-            return true;
-        }
         let of = |units: &Units| units.iter().any(|unit| unit.variant() == form.name());
-        of(self.gate_up.units()) && of(self.down.units())
+        match form {
+            Form::Few | Form::Many => true,
+            Form::Narrow | Form::Wide => of(self.gate_up.units()) && of(self.down.units()),
+            Form::Wgmma => self.wgmma.is_some(),
+        }
     }
 
     /// The form that `rows` rows are run in unless another is asked for.
     pub fn form(&self, rows: usize) -> Form {
+        if rows >= WGMMA_ROWS && self.has(Form::Wgmma) {
+            return Form::Wgmma;
+        }
         let preferred = Form::preferred(rows, self.shape.width);
         if self.has(preferred) { preferred } else { Form::Narrow }
     }
@@ -228,6 +242,7 @@ impl ExpertKernels {
             ids: batch.ids,
             first_expert,
             slab: form.slab(),
+            turned: i32::from(form == Form::Wgmma),
             plan: TensorMut::new(stream, scratch.totals.slice_mut(..4), [4])?,
             entries: TensorMut::new(stream, scratch.entries.slice_mut(..lists * 4), [lists, 4])?,
             rows: TensorMut::new(stream, scratch.rows.slice_mut(..choices), [choices])?,
@@ -242,6 +257,10 @@ impl ExpertKernels {
         self.group.launch(stream, Choice::Auto, group)?;
         match form {
             Form::Many => self.many.run(stream, experts, scratch, rows)?,
+            Form::Wgmma => {
+                let kernels = self.wgmma.as_ref().ok_or(GpuError::Form { form: form.name(), shape: self.shape })?;
+                kernels.run(stream, experts, scratch, rows)?;
+            }
             _ => self.run_products(stream, form, experts, scratch, rows)?,
         }
         let combine = moe_combine::Args {

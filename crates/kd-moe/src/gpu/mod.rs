@@ -7,6 +7,7 @@ mod layer;
 pub mod layout;
 mod scratch;
 mod weights;
+mod wgmma;
 
 pub use layer::{Batch, ExpertKernels, Form};
 pub use scratch::{Plan, Scratch};
@@ -48,6 +49,14 @@ pub enum GpuError {
         found: usize,
         /// The most.
         limit: usize,
+    },
+    /// A form that a shape lacks, or the device.
+    #[error("the form `{form}` is not there for experts of {shape:?} on this device: run another")]
+    Form {
+        /// Its name.
+        form: &'static str,
+        /// The layer's.
+        shape: Shape,
     },
     /// An expert of another shape than the layer's.
     #[error("expert {expert} has a {matrix} of {found:?}, but this layer's are {expected:?}")]

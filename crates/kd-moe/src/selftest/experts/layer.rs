@@ -61,8 +61,10 @@ impl Layer {
 
     /// The form whose first product is `row`, where the second has it too.
     pub(super) fn form(&self, row: &Row) -> Option<Form> {
-        if row.family == "moe_gate_up_many" {
-            return Some(Form::Many);
+        match row.family.as_str() {
+            "moe_gate_up_many" => return Some(Form::Many),
+            "moe_gate_up_wgmma" => return Some(Form::Wgmma),
+            _ => {}
         }
         Form::ALL.into_iter().find(|form| form.name() == row.variant && self.kernels.has(*form))
     }
