@@ -17,7 +17,8 @@ __device__ __forceinline__ void moe_down_wgmma(Int4G32 w, const __nv_bfloat16* h
       w.blocks, order, h, [](int place) { return place; },
       [&](const moe::Slab& slab, int step, const auto& sums) {
         constexpr int NT = sizeof(sums[0]) / sizeof(sums[0][0]);
-        const int group = threadIdx.x / 128, warp = threadIdx.x % 128 / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+        // As in moe_gate_up_wgmma.
+        const int all = ptx::opaque(int(threadIdx.x)), group = all / 128, warp = all % 128 / 32, g = all % 32 / 4, t = all % 4;
         float* to = parts + int64_t(slab.first + 2 * t) * U::H + (step * U::GROUPS + group) * (64 * U::TILES) + 16 * warp + g;
 #pragma unroll
         for (int j = 0; j < NT; ++j) {

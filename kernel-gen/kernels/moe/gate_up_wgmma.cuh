@@ -15,16 +15,18 @@ __device__ __forceinline__ void moe_gate_up_wgmma(Int4G32 w, const __nv_bfloat16
   ptx::grid_dependency_wait();
   ptx::grid_dependency_launch();
   using W = moe::Warpgroup<U>;
-  const int group = threadIdx.x / 128, thread = threadIdx.x % 128, warp = thread / 32, lane = thread % 32, g = lane / 4, t = lane % 4;
-  // In the place of sums that have been added up. A row, 32 values of one token, is 64 bytes; 80 apart writes of a tile fall into
-  // different banks.
-  constexpr int STRIDE = 40;
-  __nv_bfloat16* tile = reinterpret_cast<__nv_bfloat16*>(S::totals() + group * (S::TOTALS_COUNT / U::GROUPS));
   const moe::SlabOrder<W::STEPS> order{slabs, moe::share_of_cta(), ptx::load4(plan) * W::STEPS};
   moe::warpgroup_products<U, S>(
       w.blocks, order, x, [&](int place) { return ptx::load4(rows + place); },
       [&](const moe::Slab& slab, int step, const auto& sums) {
         constexpr int NT = sizeof(sums[0]) / sizeof(sums[0][0]);
+        // In the place of sums that have been added up. A row, 32 values of one token, is 64 bytes; 80 apart writes of a tile fall into
+        // different banks.
+        constexpr int STRIDE = 40;
+        // Made here: kept over the products, it would not fit into registers.
+        const int all = ptx::opaque(int(threadIdx.x)), group = all / 128, thread = all % 128, warp = thread / 32;
+        const int g = thread % 32 / 4, t = thread % 4;
+        __nv_bfloat16* tile = reinterpret_cast<__nv_bfloat16*>(S::totals() + group * (S::TOTALS_COUNT / U::GROUPS));
 #pragma unroll
         for (int m = 0; m < U::TILES; ++m) {
           const int columns = (step * U::GROUPS + group) * U::TILES + m;
@@ -43,6 +45,7 @@ __device__ __forceinline__ void moe_gate_up_wgmma(Int4G32 w, const __nv_bfloat16
               store8(h, int64_t(slab.first + i / 4) * (U::I / 8) + columns * 4 + i % 4,
                      from_words(*reinterpret_cast<const uint4*>(tile + i / 4 * STRIDE + i % 4 * 8)));
         }
+        ptx::named_barrier<128>(1 + group);
       });
 }
 

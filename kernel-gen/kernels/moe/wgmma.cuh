@@ -246,12 +246,7 @@ __device__ __forceinline__ void warpgroup_products(const void* weights, const Or
     ptx::barrier_wait(S::full() + at.slot, at.parity);
     const int4 item = reinterpret_cast<const int4*>(S::queue())[turn % U::STAGES];
     if (item.y == 0) return;
-#ifdef ONLY
-    auto with = [&](int, auto f) { f(Tiles<ONLY>{}); };
-#else
-    auto with = [&](int n, auto f) { with_tiles<U::SLAB / 8>(n, f); };
-#endif
-    with((item.y + 7) / 8, [&](auto tiles) {
+    with_tiles<U::SLAB / 8>((item.y + 7) / 8, [&](auto tiles) {
       constexpr int NT = decltype(tiles)::value;
 #pragma unroll 1
       for (int step = item.z; step < item.z + U::RUN; ++step)

@@ -14,8 +14,9 @@ use super::{DeviceExperts, GpuError, MOST_ROWS, Scratch, Shape};
 /// Most rows of [`Form::Few`].
 const FEW_ROWS: usize = 64;
 
-/// Fewest rows that [`Form::Wgmma`] is taken for where there is one.
+/// Fewest rows, and least width, that [`Form::Wgmma`] is taken for where there is one: as [`Form::preferred`].
 const WGMMA_ROWS: usize = 768;
+const WGMMA_WIDTH: usize = 256;
 
 /// The loaded kernels of one shape.
 #[derive(Debug)]
@@ -147,7 +148,7 @@ impl ExpertKernels {
 
     /// The form that `rows` rows are run in unless another is asked for.
     pub fn form(&self, rows: usize) -> Form {
-        if rows >= WGMMA_ROWS && self.has(Form::Wgmma) {
+        if rows >= WGMMA_ROWS && self.shape.width >= WGMMA_WIDTH && self.has(Form::Wgmma) {
             return Form::Wgmma;
         }
         let preferred = Form::preferred(rows, self.shape.width);
@@ -258,7 +259,8 @@ impl ExpertKernels {
         match form {
             Form::Many => self.many.run(stream, experts, scratch, rows)?,
             Form::Wgmma => {
-                let kernels = self.wgmma.as_ref().ok_or(GpuError::Form { form: form.name(), shape: self.shape })?;
+                let kernels =
+                    self.wgmma.as_ref().ok_or(GpuError::Form { form: form.name(), shape: self.shape })?;
                 kernels.run(stream, experts, scratch, rows)?;
             }
             _ => self.run_products(stream, form, experts, scratch, rows)?,

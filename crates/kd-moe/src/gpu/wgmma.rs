@@ -15,8 +15,7 @@ pub(super) struct Wgmma {
 impl Wgmma {
     /// Those for rows of `h` values and experts of width `i`; nothing where there are none, on other architectures.
     pub(super) fn load(kernels: &Kernels, h: i64, i: i64) -> Result<Option<Self>, KernelError> {
-        let gate_up =
-            moe_gate_up_wgmma::MoeGateUpWgmma::load(kernels, moe_gate_up_wgmma::Dims { h, i });
+        let gate_up = moe_gate_up_wgmma::MoeGateUpWgmma::load(kernels, moe_gate_up_wgmma::Dims { h, i });
         let down = moe_down_wgmma::MoeDownWgmma::load(kernels, moe_down_wgmma::Dims { h, i });
         match (gate_up, down) {
             (Ok(gate_up), Ok(down)) => Ok(Some(Self { gate_up, down })),
