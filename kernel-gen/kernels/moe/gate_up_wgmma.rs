@@ -2,7 +2,8 @@
 /// is lifted and turned, as `moe_group` leaves it with `turned`, and so is `h`.
 family! { moe_gate_up_wgmma, template "moe/gate_up_wgmma.cuh";
   dims    { H = hidden, I = expert_width / tp }
-  variant wgmma { SLAB = 48, GROUPS = 2, TILES = 2, DEPTH = 2, STAGES = 9 } on sm_90a when I % 128 == 0
+  variant wgmma { SLAB = 48, GROUPS = 2, TILES = 2, DEPTH = 2, STAGES = 9 } on sm_90a
+              when I % 128 == 0 && H % (128 * (1 + min(1, H / 1024) + 2 * min(1, H / 2048) + 4 * min(1, H / 4096))) == 0
   const   { K = H, UNITS = I / 16, SEGS = 1 + min(1, K / 1024) + 2 * min(1, K / 2048) + 4 * min(1, K / 4096), SEG = K / SEGS, RUN = 1,
             BRINGERS = 3, REGISTERS = 224, BRING_REGISTERS = 56 }
   require { K % (64 * DEPTH * SEGS) == 0, SLAB % 8 == 0, SLAB <= 64 }

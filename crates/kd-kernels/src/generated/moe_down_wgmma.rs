@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "moe_down_wgmma",
-    contract: "a719bd925f262d4f",
+    contract: "c3b4ae6609d216d3",
     variants: &["wgmma"],
     cooperative: false,
     pdl: true,

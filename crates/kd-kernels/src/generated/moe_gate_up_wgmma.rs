@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "moe_gate_up_wgmma",
-    contract: "9458ef0a797a26b3",
+    contract: "6ee4163a25592a9e",
     variants: &["wgmma"],
     cooperative: false,
     pdl: true,
