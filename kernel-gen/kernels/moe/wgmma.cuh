@@ -2,10 +2,11 @@
 //
 // Weights are unpacked into the registers that such a product takes as its first operand: they are those of four m16n8k16 one below
 // the other. Rows come to shared memory as the second operand; inside of a group of 32, pairs of values lie in the order in which
-// those registers meet them (moe_group and moe_gate_up_wgmma write them so). The sums of a group start from what takes the offset off
-// the codes, and are scaled into the sums of the segment while the next products run: two sets of sums take turns.
+// those registers meet them (moe_group and moe_gate_up_wgmma write them so). A group is two products that take the offset off the codes and
+// two with the codes, as start_of and multiply have them: the same bits. Its sums are scaled into those of the segment while the next
+// products run: two sets take turns.
 //
-// A CTA has WARPGROUPS that compute and one warp that brings, which shares nothing with them but barriers and the stages.
+// A CTA has GROUPS warpgroups that compute, 64 TILES rows of weights each, and one whose warps bring: they share barriers and stages alone.
 #pragma once
 
 #include "moe/product.cuh"
@@ -124,12 +125,11 @@ __device__ __forceinline__ void warpgroup_product(Place<U::STAGES>& at, const ui
     uint32_t a[2][2][4];
     float low = 0, high = 0;
 #pragma unroll
-    for (int j = 0; j < NT; ++j)
+    for (int m = 0; m < TILES; ++m)
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
+      for (int j = 0; j < NT; ++j)
 #pragma unroll
-        for (int m = 0; m < TILES; ++m) sum[m][j][i] = 0;
-      }
+        for (int i = 0; i < 4; ++i) sum[m][j][i] = 0;
     auto scaled = [&](int m, const float(&from)[NT][4]) {
 #pragma unroll
       for (int j = 0; j < NT; ++j) {
@@ -187,6 +187,7 @@ __device__ __forceinline__ void warpgroup_product(Place<U::STAGES>& at, const ui
         before = at.slot;
         at.next();
       }
+      // Nothing outstanding over the end of the loop: the compiler would let all products wait for each other.
       ptx::wgmma_wait<0>();
       ptx::pin(part[1]);
       scaled(TILES - 1, part[1]);
@@ -211,7 +212,7 @@ __device__ __forceinline__ void warpgroup_product(Place<U::STAGES>& at, const ui
   store(sum);
 }
 
-// All items of the calling CTA. `store(turn, sums)` takes the sums of TILES times 64 rows of weights and all tiles of tokens.
+// All items of the calling CTA. `store(slab, step, sums)` takes the sums of TILES times 64 rows of weights and all tiles of tokens.
 template <class U, class S, class Order, class Row, class Store>
 __device__ __forceinline__ void warpgroup_products(const void* weights, const Order& order, const __nv_bfloat16* values,
                                                    Row row, Store store) {
