@@ -40,10 +40,25 @@ __device__ __forceinline__ uint64_t sum_before(uint64_t value, uint64_t& total) 
   return sum - value + (warp > 0 ? before : 0);
 }
 
+// Word i of lane t of each four becomes word t of lane i: the order in which a warpgroup's products take a group (moe/wgmma.cuh).
+__device__ __forceinline__ Bf16x8 turn(Bf16x8 v) {
+  const int t = threadIdx.x % 4;
+#pragma unroll
+  for (int step = 1; step < 4; step *= 2)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i & step) continue;
+      uint32_t &low = v.word[i], &high = v.word[i + step];
+      const uint32_t other = __shfl_xor_sync(0xffffffffu, t & step ? low : high, step);
+      (t & step ? low : high) = other;
+    }
+  return v;
+}
+
 // Rows of x as the tensor core takes them beside raw codes (kd/int4.cuh), and where the sums of their groups start. Four lanes have
 // a group, so a warp's values are the operand of eight tokens' groups as they lie.
 template <class U>
-__device__ __forceinline__ void lift(const __nv_bfloat16* x, __nv_bfloat16* lifted, float* starts, int64_t vec, int M) {
+__device__ __forceinline__ void lift(const __nv_bfloat16* x, bool turned, __nv_bfloat16* lifted, float* starts, int64_t vec, int M) {
   const uint4 bias = start_bias();
   const int64_t vecs = int64_t(M) * (U::H / 8);
   // All on their way before the first is used.
@@ -58,7 +73,8 @@ __device__ __forceinline__ void lift(const __nv_bfloat16* x, __nv_bfloat16* lift
 #pragma unroll
     for (int i = 0; i < 8; ++i) value[i] *= int4_lift(i);
     const Tokens<1> group{{narrow8(value)}};
-    if (live) store8(lifted, vec, group.tile[0]);
+    const Bf16x8 own = turned ? turn(group.tile[0]) : group.tile[0];
+    if (live) store8(lifted, vec, own);
     float start[1][4];
     start_of<1>(group, bias, start);
     // Lane t of the first four has the starts of groups 2t and 2t + 1 of the warp's eight.
@@ -113,14 +129,14 @@ __device__ __forceinline__ void choices_of(const int32_t* ids, int share, int ea
 }  // namespace moe
 
 template <class U, class S>
-__device__ __forceinline__ void moe_group(const __nv_bfloat16* x, const int32_t* ids, int32_t first_expert, int32_t slab,
+__device__ __forceinline__ void moe_group(const __nv_bfloat16* x, const int32_t* ids, int32_t first_expert, int32_t slab, int32_t turned,
                                           int32_t* plan, int32_t* entries, int32_t* rows, int32_t* places,
                                           __nv_bfloat16* lifted, float* starts, int M, int L) {
   ptx::grid_dependency_wait();
   ptx::grid_dependency_launch();
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, count = M * U::T, list = int(blockIdx.x);
   constexpr int SHARES = U::THREADS / 32;
-  if (list >= U::LISTS) return moe::lift<U>(x, lifted, starts, int64_t(list - U::LISTS) * (U::LIFTS * U::THREADS) + thread, M);
+  if (list >= U::LISTS) return moe::lift<U>(x, turned != 0, lifted, starts, int64_t(list - U::LISTS) * (U::LIFTS * U::THREADS) + thread, M);
   // Of each share of the choices that there is: how many of each expert, then the place of the next.
   const int each = ::max((count + 32 * SHARES - 1) / (32 * SHARES), 2) * 32, shares = (count + each - 1) / each;
   for (int i = thread; i < shares * U::E; i += U::THREADS) S::counts()[i] = 0;

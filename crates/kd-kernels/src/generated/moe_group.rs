@@ -31,6 +31,8 @@ pub struct Args<'a> {
     pub first_expert: i32,
     /// `i32`, by value.
     pub slab: i32,
+    /// `i32`, by value.
+    pub turned: i32,
     /// `i32[4]`, written.
     pub plan: TensorMut<'a, i32, 1>,
     /// `i32[L, 4]`, written.
@@ -104,6 +106,7 @@ impl MoeGroup {
         params.push(&args.ids);
         params.push(&args.first_expert);
         params.push(&args.slab);
+        params.push(&args.turned);
         params.push(&args.plan);
         params.push(&args.entries);
         params.push(&args.rows);

@@ -8,10 +8,15 @@ use kd_kernels::{Choice, Int4Ref, Kernels, Stream, TensorMut, TensorRef, Units};
 use kd_tensor::int4::GROUP;
 
 use super::scratch::{MANY_SLAB, MIDDLE_SLAB};
+use super::wgmma::Wgmma;
 use super::{DeviceExperts, GpuError, MOST_ROWS, Scratch, Shape};
 
 /// Most rows of [`Form::Few`].
 const FEW_ROWS: usize = 64;
+
+/// Fewest rows, and least width, that [`Form::Wgmma`] is taken for where there is one: as [`Form::preferred`].
+const WGMMA_ROWS: usize = 768;
+const WGMMA_WIDTH: usize = 256;
 
 /// The loaded kernels of one shape.
 #[derive(Debug)]
@@ -22,6 +27,7 @@ pub struct ExpertKernels {
     gate_up: moe_gate_up::MoeGateUp,
     down: moe_down::MoeDown,
     many: Many,
+    wgmma: Option<Wgmma>,
     combine: moe_combine::MoeCombine,
 }
 
@@ -61,11 +67,13 @@ pub enum Form {
     Middle,
     /// Blocked in registers: 64 rows of weights and up to 48 rows a warp.
     Many,
+    /// Products of warpgroups, on devices of architecture sm_90a alone.
+    Wgmma,
 }
 
 impl Form {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::Few, Self::Narrow, Self::Wide, Self::Middle, Self::Many];
+    pub const ALL: [Self; 6] = [Self::Few, Self::Narrow, Self::Wide, Self::Middle, Self::Many, Self::Wgmma];
 
     /// The variant of the two products.
     pub fn name(self) -> &'static str {
@@ -75,6 +83,7 @@ impl Form {
             Self::Wide => "wide",
             Self::Middle => "middle",
             Self::Many => "many",
+            Self::Wgmma => "wgmma",
         }
     }
 
@@ -84,7 +93,7 @@ impl Form {
             Self::Few | Self::Narrow => 8,
             Self::Wide => 16,
             Self::Middle => MIDDLE_SLAB as i32,
-            Self::Many => MANY_SLAB as i32,
+            Self::Many | Self::Wgmma => MANY_SLAB as i32,
         }
     }
 
@@ -118,6 +127,7 @@ impl ExpertKernels {
         let (e, t) = (size(shape.experts), size(shape.top_k));
         Ok(Self {
             shape,
+            wgmma: Wgmma::load(kernels, h, i)?,
             many: Many {
                 gate_up: moe_gate_up_many::MoeGateUpMany::load(kernels, moe_gate_up_many::Dims { h, i })?,
                 down: moe_down_many::MoeDownMany::load(kernels, moe_down_many::Dims { h, i })?,
@@ -130,18 +140,23 @@ impl ExpertKernels {
         })
     }
 
-    /// Whether this shape has `form`; all but `Form::Wide` and `Form::Middle` always are, `Form::Few` for up to 64 rows.
+    /// Whether this shape has `form` on this device; all but [`Form::Wide`], [`Form::Middle`] and [`Form::Wgmma`] always are,
+    /// [`Form::Few`] for up to 64 rows.
     pub fn has(&self, form: Form) -> bool {
         let of = |units: &Units| units.iter().any(|unit| unit.variant() == form.name());
         match form {
             Form::Few | Form::Many => true,
             Form::Narrow | Form::Wide => of(self.gate_up.units()) && of(self.down.units()),
             Form::Middle => of(self.many.gate_up.units()) && of(self.many.down.units()),
+            Form::Wgmma => self.wgmma.is_some(),
         }
     }
 
     /// The form that `rows` rows are run in unless another is asked for.
     pub fn form(&self, rows: usize) -> Form {
+        if rows >= WGMMA_ROWS && self.shape.width >= WGMMA_WIDTH && self.has(Form::Wgmma) {
+            return Form::Wgmma;
+        }
         let preferred = Form::preferred(rows, self.shape.width);
         match preferred {
             _ if self.has(preferred) => preferred,
@@ -238,6 +253,7 @@ impl ExpertKernels {
             ids: batch.ids,
             first_expert,
             slab: form.slab(),
+            turned: i32::from(form == Form::Wgmma),
             plan: TensorMut::new(stream, scratch.totals.slice_mut(..4), [4])?,
             entries: TensorMut::new(stream, scratch.entries.slice_mut(..lists * 4), [lists, 4])?,
             rows: TensorMut::new(stream, scratch.rows.slice_mut(..choices), [choices])?,
@@ -252,6 +268,11 @@ impl ExpertKernels {
         self.group.launch(stream, Choice::Auto, group)?;
         match form {
             Form::Middle | Form::Many => self.many.run(stream, form, experts, scratch, rows)?,
+            Form::Wgmma => {
+                let kernels =
+                    self.wgmma.as_ref().ok_or(GpuError::Form { form: form.name(), shape: self.shape })?;
+                kernels.run(stream, experts, scratch, rows)?;
+            }
             _ => self.run_products(stream, form, experts, scratch, rows)?,
         }
         let combine = moe_combine::Args {

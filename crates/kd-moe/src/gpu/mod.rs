@@ -8,6 +8,7 @@ mod layer;
 pub mod layout;
 mod scratch;
 mod weights;
+mod wgmma;
 
 pub use ids::{check_ids, upload_ids};
 pub use layer::{Batch, ExpertKernels, Form};
@@ -59,6 +60,14 @@ pub enum GpuError {
         row: usize,
         /// The expert.
         expert: i32,
+    },
+    /// A form that a shape lacks, or the device.
+    #[error("the form `{form}` is not there for experts of {shape:?} on this device: run another")]
+    Form {
+        /// Its name.
+        form: &'static str,
+        /// The layer's.
+        shape: Shape,
     },
     /// An expert of another shape than the layer's.
     #[error("expert {expert} has a {matrix} of {found:?}, but this layer's are {expected:?}")]

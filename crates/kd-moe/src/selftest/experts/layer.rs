@@ -62,8 +62,10 @@ impl Layer {
     /// The form whose first product is `row`, where the second has it too.
     pub(super) fn form(&self, row: &Row) -> Option<Form> {
         // Slabs of 48 rows have a variant of another name where the width asks for it.
-        if row.family == "moe_gate_up_many" && row.variant != Form::Middle.name() {
-            return Some(Form::Many);
+        match row.family.as_str() {
+            "moe_gate_up_many" if row.variant != Form::Middle.name() => return Some(Form::Many),
+            "moe_gate_up_wgmma" => return Some(Form::Wgmma),
+            _ => {}
         }
         Form::ALL.into_iter().find(|form| form.name() == row.variant && self.kernels.has(*form))
     }
