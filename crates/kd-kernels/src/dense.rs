@@ -72,7 +72,7 @@ impl DenseProduct {
         let (m, n, k) = (x.dim(0), w.dim(0), w.dim(1));
         let columns = w.shape()[0];
         if let Some(groups) = self.groups.as_ref().filter(|_| m > FEW && n % 4 == 0)
-            && let Some(best) = cheapest(groups.units().iter(), m, n, i64::from(stream.sms()))
+            && let Some(best) = cheapest(groups.units().iter(), m, n, stream.sms())
         {
             return groups.launch(stream, Choice::Forced(best), dense_wgmma::Args { x, w, y });
         }

@@ -2,8 +2,8 @@
 
 use crate::LoadedUnit;
 
-/// What a variant does: rows and tokens of a tile, CTAs of a cluster, those of them that have a tile of their own, and the
-/// blocks of 64 of K that a CTA takes of a tile.
+/// What a variant does: rows and tokens of a tile, CTAs of a cluster, those of them that have a tile of their own, the
+/// blocks of 64 of K that a CTA takes of a tile, and the clusters that the device holds at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tiling {
     rows: i64,
@@ -11,6 +11,7 @@ pub(crate) struct Tiling {
     cluster: i64,
     share: i64,
     steps: i64,
+    clusters: i64,
 }
 
 // In the unit of [`Tiling::cost`], fitted to measurements of an H200 (`docs/kernels/dense.md`).
@@ -22,34 +23,29 @@ const STEP: i64 = 48;
 const MEETING: i64 = 1600;
 
 impl Tiling {
-    pub(crate) fn of(unit: &LoadedUnit) -> Self {
+    pub(crate) fn of(unit: &LoadedUnit, sms: u32) -> Self {
         let constant = |name| unit.constant(name).unwrap_or(1).max(1);
+        let cluster = constant("CLUSTER");
         Self {
             rows: constant("ROWS"),
             tokens: constant("TOKENS"),
-            cluster: constant("CLUSTER"),
+            cluster,
             share: constant("SHARE"),
             steps: (constant("K") + 63) / 64 * constant("RUN") / constant("SEGS"),
+            clusters: (i64::from(unit.held(sms)) / cluster).max(1),
         }
-    }
-
-    /// Clusters that `sms` SMs hold, with a CTA an SM. Larger ones do not fill the device (measured on an H200: 39 of three
-    /// CTAs, 30 of four, 15 of eight, on 132 SMs).
-    fn clusters(&self, sms: i64) -> i64 {
-        let places = if self.cluster > 2 { sms * 10 / 11 } else { sms };
-        (places / self.cluster).max(1)
     }
 
     /// What a product costs, in rows of shared memory: a step copies a tile's blocks there, and each warpgroup reads its 64
     /// rows and all tokens, 128 bytes a row and cycle. The tensor cores need less time than that. A row of zeros behind the
     /// last token takes longer than a row that is read.
-    pub(crate) fn cost(&self, m: i64, n: i64, sms: i64) -> i64 {
+    pub(crate) fn cost(&self, m: i64, n: i64) -> i64 {
         let tiles = ceil_div(m, self.tokens * self.share).saturating_mul(ceil_div(n, self.rows));
         let zeros = self.tokens - self.tokens.min(m);
         let moved = self.rows + self.tokens + ceil_div(self.rows, 64) * (64 + self.tokens);
         let step = moved + zeros * 8 / 5 + STEP;
         let meeting = if self.cluster > self.share { MEETING } else { 0 };
-        ceil_div(tiles, self.clusters(sms)).saturating_mul(step * (self.steps + AROUND) + meeting)
+        ceil_div(tiles, self.clusters).saturating_mul(step * (self.steps + AROUND) + meeting)
     }
 }
 
@@ -58,9 +54,9 @@ pub(crate) fn cheapest<'a>(
     units: impl Iterator<Item = &'a LoadedUnit>,
     m: i64,
     n: i64,
-    sms: i64,
+    sms: u32,
 ) -> Option<&'static str> {
-    units.min_by_key(|unit| Tiling::of(unit).cost(m, n, sms)).map(LoadedUnit::variant)
+    units.min_by_key(|unit| Tiling::of(unit, sms).cost(m, n)).map(LoadedUnit::variant)
 }
 
 fn ceil_div(a: i64, b: i64) -> i64 {
@@ -97,12 +93,14 @@ mod tests {
         };
         let tiling = |(rows, tokens, share, turn): (i64, i64, i64, bool)| {
             let (cluster, part) = if turn { (share, 1) } else { (share * segments, segments) };
-            Tiling { rows, tokens, cluster, share, steps: (k + 63) / 64 / part }
+            // Of 132 SMs, as measured on an H200; of six CTAs as of those around them.
+            let clusters = [132, 66, 39, 30, 24, 20, 17, 15][cluster as usize - 1];
+            Tiling { rows, tokens, cluster, share, steps: (k + 63) / 64 / part, clusters }
         };
         let (rows, tokens, _, turn) = VARIANTS
             .into_iter()
             .filter(built)
-            .min_by_key(|variant| tiling(*variant).cost(m, n, 132))
+            .min_by_key(|variant| tiling(*variant).cost(m, n))
             .expect("some are always built");
         (rows, tokens, turn)
     }

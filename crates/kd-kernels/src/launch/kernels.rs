@@ -139,8 +139,7 @@ impl Units {
     pub fn held_at_once(&self, kernels: &Kernels, names: &[&str]) -> bool {
         self.iter().all(|unit| {
             let needed: Option<i64> = names.iter().map(|name| unit.constant(name)).sum();
-            needed
-                .is_some_and(|needed| i64::from(unit.resident()) * i64::from(kernels.device.sms()) >= needed)
+            needed.is_some_and(|needed| i64::from(unit.held(kernels.device.sms())) >= needed)
         })
     }
 
