@@ -102,7 +102,8 @@ impl LoadedUnit {
     fn count_clusters(&self, sms: u32) -> Result<u32, cudarc::driver::DriverError> {
         let mut count = 0;
         let config = sys::CUlaunchConfig {
-            gridDimX: (sms / self.row.cluster).max(1) * self.row.cluster,
+            // As many clusters as there are SMs: more than fit.
+            gridDimX: sms.saturating_mul(self.row.cluster),
             gridDimY: 1,
             gridDimZ: 1,
             blockDimX: self.row.block,
