@@ -111,9 +111,9 @@ impl Cuda {
         for bucket in self.buckets.all() {
             let graph = self.shared.capture(&self.stream, bucket, Passes::verify)?;
             self.verify.insert(bucket, graph);
-            if bucket.rows <= bucket.streams {
-                self.plain.insert(bucket, self.shared.capture(&self.stream, bucket, Passes::plain)?);
-            }
+        }
+        for bucket in self.buckets.plain() {
+            self.plain.insert(bucket, self.shared.capture(&self.stream, bucket, Passes::plain)?);
         }
         self.prompt_once()?;
         let depths = self.shared.lock().drafting.as_ref().map_or(0, Drafting::depths);

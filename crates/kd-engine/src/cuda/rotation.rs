@@ -141,7 +141,7 @@ impl Cuda {
         } else if ahead > 0 && self.buckets.fit(1, ahead).is_some_and(|own| own.streams == bucket.streams) {
             // A draft of as many streams is launched either way.
             Way::Rotated
-        } else if members.iter().all(|member| member.tree.is_empty()) {
+        } else if self.plain.contains_key(&bucket) && members.iter().all(|member| member.tree.is_empty()) {
             Way::Plain
         } else {
             Way::Alone
