@@ -135,12 +135,13 @@ impl Units {
     }
 
     /// Whether the device of `kernels` holds as many CTAs of each unit at once as the constants `names` add up to: what a family asks
-    /// for whose CTAs wait for each other. Not so where a unit has no such constant.
+    /// for whose CTAs wait for each other. Not so where a unit has no such constant, or the driver does not say how many of its clusters
+    /// fit: waiting for a CTA that has no room never ends.
     pub fn held_at_once(&self, kernels: &Kernels, names: &[&str]) -> bool {
         self.iter().all(|unit| {
             let needed: Option<i64> = names.iter().map(|name| unit.constant(name)).sum();
-            needed
-                .is_some_and(|needed| i64::from(unit.resident()) * i64::from(kernels.device.sms()) >= needed)
+            let needed = needed.and_then(|needed| u64::try_from(needed).ok());
+            needed.is_some_and(|needed| unit.held(kernels.device.sms()).is_ok_and(|held| held >= needed))
         })
     }
 

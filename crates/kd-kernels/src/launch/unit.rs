@@ -96,6 +96,38 @@ impl LoadedUnit {
         self.resident.min(self.row.min_ctas)
     }
 
+    /// CTAs that a device with `sms` SMs holds at once. The CTAs of a cluster need room on SMs of one GPC, so that what is left over in
+    /// each GPC is lost to them: the driver counts whole clusters.
+    ///
+    /// # Errors
+    /// The driver does not say.
+    pub(crate) fn held(&self, sms: u32) -> Result<u64, KernelError> {
+        let (ctas, cluster) = (u64::from(self.resident()) * u64::from(sms), u64::from(self.row.cluster));
+        if cluster <= 1 {
+            return Ok(ctas);
+        }
+        let failed = |error| KernelError::driver(format!("counting clusters of {}", self.row.unit), error);
+        self.context.bind_to_thread().map_err(failed)?;
+        let config = sys::CUlaunchConfig {
+            gridDimX: u32::try_from((ctas / cluster).max(1) * cluster).unwrap_or(u32::MAX),
+            gridDimY: 1,
+            gridDimZ: 1,
+            blockDimX: self.row.block,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: self.smem,
+            hStream: std::ptr::null_mut(),
+            // The size of a cluster is the kernel's own.
+            attrs: std::ptr::null_mut(),
+            numAttrs: 0,
+        };
+        let mut clusters = 0;
+        // SAFETY: writes one int and reads the configuration; the function belongs to the module that this unit holds.
+        let status = unsafe { sys::cuOccupancyMaxActiveClusters(&mut clusters, self.function, &config) };
+        status.result().map_err(failed)?;
+        Ok(ctas.min(u64::try_from(clusters).unwrap_or_default() * cluster))
+    }
+
     /// The manifest row of the image.
     pub fn row(&self) -> &Row {
         &self.row
