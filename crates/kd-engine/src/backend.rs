@@ -176,6 +176,12 @@ pub(crate) trait Backend: Debug + Send {
     /// `committed + 1 ..` in the target's ids, up to the first one without a finite maximum.
     fn draft(&mut self, heads: &[Head<'_>]) -> Result<Vec<Vec<DraftRow>>, DeviceError>;
 
+    /// Waits for what the last verify pass has begun for the present round, needed or not, so that nothing else is charged with it.
+    /// Whether the draft of this round was at work while a prompt was waited for: its time says nothing of its cost then.
+    fn settle(&mut self) -> Result<bool, DeviceError> {
+        Ok(false)
+    }
+
     /// What the target's passes have done so far.
     fn ops(&self) -> OpCounter;
 

@@ -37,6 +37,7 @@ impl Engine {
             return Ok(());
         }
         let Drafts { trees, rows: draft_rows, ahead, plan, mut outcome } = self.draft(&members)?;
+        outcome.overlapped = self.backend.settle()?;
         let begin = Instant::now();
         let answers = self.verify(&members, &trees, &ahead)?;
         let (mut ended, mut kept) = (Vec::new(), Vec::new());

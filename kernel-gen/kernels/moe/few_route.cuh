@@ -318,6 +318,8 @@ __device__ __forceinline__ void few_route(const __nv_bfloat16* h, const __nv_bfl
     if (last) *arrived = 0;
   }
   if (!__shfl_sync(0xffffffffu, last, 0)) return;
+  // Lane 0 has acquired the other CTAs' scores; a shuffle alone orders no memory.
+  __syncwarp();
   if (slot >= 0)
     route::choose<U>(scores, S::biases(), groups, top_groups, normalize != 0, scaling, S::space(), ids, weights);
   else if (lane < U::T)

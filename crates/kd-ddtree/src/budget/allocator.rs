@@ -100,6 +100,8 @@ pub struct Outcome {
     pub read: f64,
     /// Seconds of drafting, building and choosing.
     pub draft: f64,
+    /// Whether a draft was at work while something else was waited for: `draft` is less than it costs, and nothing is learnt of it.
+    pub overlapped: bool,
     /// Seconds of everything after.
     pub verify: f64,
     /// Draft tokens that were expected to be accepted: Φ of the nodes that the allocator chose.
@@ -358,7 +360,7 @@ impl Allocator {
         self.rounds = self.rounds.saturating_add(1);
         self.since = self.since.saturating_add(1);
         self.costs.observe_read(outcome.read_tokens, outcome.read);
-        if outcome.drafting > 0 {
+        if outcome.drafting > 0 && !outcome.overlapped {
             self.costs.observe_draft(outcome.drafting, outcome.context, outcome.draft);
         }
         self.costs.observe_verify(outcome.rows, outcome.context, outcome.verify);

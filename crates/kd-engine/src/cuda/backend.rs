@@ -111,9 +111,9 @@ impl Cuda {
         for bucket in self.buckets.all() {
             let graph = self.shared.capture(&self.stream, bucket, Passes::verify)?;
             self.verify.insert(bucket, graph);
-            if bucket.rows <= bucket.streams {
-                self.plain.insert(bucket, self.shared.capture(&self.stream, bucket, Passes::plain)?);
-            }
+        }
+        for bucket in self.buckets.plain() {
+            self.plain.insert(bucket, self.shared.capture(&self.stream, bucket, Passes::plain)?);
         }
         self.prompt_once()?;
         let depths = self.shared.lock().drafting.as_ref().map_or(0, Drafting::depths);
@@ -174,12 +174,15 @@ impl Backend for Cuda {
         if ends.is_empty() {
             // What follows is timed, for the automatic budget: it must not wait for this.
             self.stream.synchronize()?;
+            self.ahead.overlap(&mut self.landing)?;
             return Ok(Answers::default());
         }
         passes.chunks.inputs.choose(&self.stream, &ends)?;
         passes.sampling.write(&self.stream, &draws)?;
         passes.last(&self.stream, ends.len())?;
-        Ok(answers(&draws, &passes.sampling.read(ends.len())?))
+        let found = answers(&draws, &passes.sampling.read(ends.len())?);
+        self.ahead.overlap(&mut self.landing)?;
+        Ok(found)
     }
 
     fn verify(&mut self, members: &[Member<'_>]) -> Result<Answers, DeviceError> {
@@ -271,6 +274,11 @@ impl Backend for Cuda {
             rows[i] = drafting.rows(&found, index, heads[i].best);
         }
         Ok(rows)
+    }
+
+    fn settle(&mut self) -> Result<bool, DeviceError> {
+        self.ahead.settle(&mut self.landing)?;
+        Ok(self.ahead.overlapped)
     }
 
     fn graphs(&self) -> u64 {

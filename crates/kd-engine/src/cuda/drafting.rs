@@ -31,8 +31,8 @@ pub(super) struct Drafting {
     prompts: DraftInputs,
     /// Of rounds in which no stream drafted.
     unread: Unread,
-    /// What the device walks by itself.
-    walks: Walks,
+    /// What the device walks by itself; `None` where there are no trees.
+    walks: Option<Walks>,
     tap_width: usize,
 }
 
@@ -57,7 +57,9 @@ impl Drafting {
             inputs: inputs(limits.rows)?,
             prompts: inputs(tokens)?,
             unread: Unread::new(stream, tap_width, limits.rows)?,
-            walks: Walks::new(stream, kernels, limits, model.dims().block)?,
+            walks: (limits.nodes > 1)
+                .then(|| Walks::new(stream, kernels, limits, model.dims().block))
+                .transpose()?,
             model,
             tap_width,
         })
@@ -164,6 +166,7 @@ impl Drafting {
         chosen: CudaView<'_, i32>,
     ) -> Result<(), CudaError> {
         let Self { model, walks, tap_width, .. } = self;
+        let walks = walks.as_mut().ok_or_else(no_walks)?;
         let streams = bucket.streams;
         walks.launch(stream, &state.inputs, bucket, chosen)?;
         target.commit_walked(stream, state, walks, streams)?;
@@ -176,7 +179,7 @@ impl Drafting {
 
     /// The rows that the walks of the last pass visited in each of `streams` streams.
     pub(super) fn walked(&self, streams: usize) -> Result<CudaView<'_, i32>, KernelError> {
-        self.walks.counts(streams)
+        self.walks.as_ref().ok_or_else(no_walks)?.counts(streams)
     }
 
     /// Enqueues the copies of what the last draft found for `streams` streams.
@@ -188,6 +191,11 @@ impl Drafting {
     pub(super) fn rows(&self, found: &BestTokens, index: usize, best: usize) -> Vec<DraftRow> {
         self.model.rows(std::slice::from_ref(found), index, best)
     }
+}
+
+/// Rounds without trees follow none.
+fn no_walks() -> KernelError {
+    KernelError::Driver { what: "walking".to_owned(), code: "planned without nodes".to_owned() }
 }
 
 /// Bytes of a [`Landing`] for drafts of `streams` streams and the numbers of visited rows.

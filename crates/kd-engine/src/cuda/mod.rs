@@ -22,7 +22,7 @@ use kd_model::cuda::{CudaError, MOST_ROWS, open_kernels};
 /// Most prompt rows of one pass.
 pub const MOST_CHUNK: usize = MOST_ROWS;
 
-use self::plan::Plan;
+use self::plan::{Plan, most_streams};
 use crate::engine::{Engine, EngineOptions, Models};
 use crate::{DeviceError, EngineError, MAX_NODES};
 
@@ -33,6 +33,8 @@ pub struct Gpu {
     kernels: Kernels,
     ordinal: usize,
     nodes: usize,
+    /// Rows of the drafter's block; `None` without one.
+    block: Option<usize>,
 }
 
 /// How far the weights have come.
@@ -64,7 +66,8 @@ impl Gpu {
             return Err(CudaError::Unsupported { key: "tp", found, supported }.into());
         }
         let kernels = open_kernels(&device, &Search::standard(), &models.target)?;
-        Ok(Self { device, kernels, ordinal, nodes: MAX_NODES })
+        let block = models.drafter.as_ref().map(|drafter| drafter.config().block_size);
+        Ok(Self { device, kernels, ordinal, nodes: MAX_NODES, block })
     }
 
     /// Plans memory for trees of at most `nodes` nodes; requests for larger ones are refused.
@@ -75,7 +78,7 @@ impl Gpu {
 
     /// Streams whose rounds fit one pass, each with a tree of as many nodes as are planned for.
     pub fn most_streams(&self) -> usize {
-        (MOST_ROWS / (1 + self.nodes)).max(1)
+        most_streams(self.nodes, self.block)
     }
 
     /// The most prompt rows of a pass whose memory fits beside everything else that an engine with `options` has: as many as

@@ -31,6 +31,8 @@ pub(super) struct Ahead {
     of: Vec<Option<(usize, usize)>>,
     /// Rows of each member that the host's walk has visited, where its stream goes on.
     visited: Vec<Option<usize>>,
+    /// Whether the draft was at work while a prompt was waited for.
+    pub(super) overlapped: bool,
 }
 
 #[derive(Debug, Default)]
@@ -48,7 +50,7 @@ impl Ahead {
         let of =
             |member: &Member<'_>| member.ahead.then_some((member.sequence.slot, member.sequence.committed));
         let visited = vec![None; members.len()];
-        Self { drafts, of: members.iter().map(of).collect(), visited }
+        Self { drafts, of: members.iter().map(of).collect(), visited, overlapped: false }
     }
 
     /// The host has walked: these rows are taken.
@@ -72,6 +74,15 @@ impl Ahead {
             self.drafts = Drafts::There(best.arrived(arrived));
         }
         Ok(())
+    }
+
+    /// Takes the draft, if one is at work, behind a prompt that was waited for.
+    ///
+    /// # Errors
+    /// As [`settle`](Self::settle).
+    pub(super) fn overlap(&mut self, landing: &mut Landing) -> Result<(), DeviceError> {
+        self.overlapped |= matches!(self.drafts, Drafts::Sent(..));
+        self.settle(landing)
     }
 
     /// The draft of this sequence as it is now, and which of its streams that is.
@@ -141,7 +152,7 @@ impl Cuda {
         } else if ahead > 0 && self.buckets.fit(1, ahead).is_some_and(|own| own.streams == bucket.streams) {
             // A draft of as many streams is launched either way.
             Way::Rotated
-        } else if members.iter().all(|member| member.tree.is_empty()) {
+        } else if self.plain.contains_key(&bucket) && members.iter().all(|member| member.tree.is_empty()) {
             Way::Plain
         } else {
             Way::Alone

@@ -31,6 +31,14 @@ pub struct Walks {
 }
 
 impl Walks {
+    /// Fails unless there are kernels for walks that visit up to `depth` rows of a stream. Nothing is allocated.
+    ///
+    /// # Errors
+    /// Another depth.
+    pub fn check(kernels: &Kernels, depth: usize) -> Result<(), CudaError> {
+        Ok(walk::Walk::load(kernels, walk::Dims { d: int(depth) }).map(drop)?)
+    }
+
     /// Memory for walks over passes within `limits` that visit up to `depth` rows of a stream: as many as a drafter's block has,
     /// for which there are kernels.
     ///

@@ -297,6 +297,7 @@ impl Sim {
             read_tokens,
             read: self.disturbed(read),
             draft: self.disturbed(draft),
+            overlapped: false,
             verify: self.disturbed(verify),
             promised,
             accepted: accepted as f64,
