@@ -122,7 +122,8 @@ fn thread_counts_give_the_same_bits_on_two_ranks() {
 }
 
 /// Where threads take rows of a pass apart from each other, a prompt chunk, a tree and a single row that follow one another
-/// have the bits of one thread, and so have four streams' drafts, whose blocks three threads cut.
+/// have the bits of one thread, and so have four streams' drafts, whose blocks three threads cut. Both have rows for four
+/// threads; that so many are cut is tested beside `row_parts`.
 #[test]
 fn rows_taken_apart_have_the_bits_of_one_thread() {
     let models = demo_models();
@@ -140,11 +141,11 @@ fn rows_taken_apart_have_the_bits_of_one_thread() {
 
     let nodes = [[0b1, 0], [0b11, 0], [0b100, 0], [0b1001, 0], [0b1_0011, 0], [0b10_0000, 0]];
     let segments = [
-        Segment { pages: &pages, committed: 5, rows: 20, mask: Mask::Causal },
+        Segment { pages: &pages, committed: 5, rows: 30, mask: Mask::Causal },
         Segment { pages: &pages, committed, rows: 1 + nodes.len(), mask: Mask::Tree(&nodes) },
         Segment { pages: &pages, committed: 64, rows: 1, mask: Mask::Tree(&[]) },
     ];
-    let tokens = Numbers(6).prompt(28, 4096);
+    let tokens = Numbers(6).prompt(38, 4096);
     let blocks = [committed, 33, 64, 1].map(|start| BlockSegment { pages: &pages, start });
     let of = |threads: usize| {
         let pool = Pool::new(threads.try_into().expect("threads")).expect("a pool");

@@ -1,5 +1,7 @@
 //! The K2.6 target: a DeepSeek-V3 decoder with MLA and INT4 experts.
 
+use std::ops::Range;
+
 use kd_attn::{CacheError, Mla, MlaPass, PagedCache, Rope, Segment, positions, rows};
 use kd_moe::{Mlp, Moe, Router};
 use kd_tensor::ops::{TokenOutOfRange, check_ids, embed_part, rms_norm_rows};
@@ -143,19 +145,42 @@ impl Target {
             let mut nobody = ();
             let (taps, trace): (_, &mut dyn Trace) = watcher.unwrap_or((&[], &mut nobody));
             let whole = group.ranks() > 1 || trace.looks();
-            let parts = if whole { 1 } else { row_parts(pool, tokens.len(), self.mlp_bytes()) };
-            if parts == 1 {
-                return self.pass(Place { group, parts: &Alone }, pool, layers, &pass, taps, trace);
+            let parts = if whole { vec![] } else { self.row_parts(pool, segments) };
+            if parts.len() <= 1 {
+                let place = Place { group, parts: &Alone, rows: 0..tokens.len() };
+                return self.pass(place, pool, layers, &pass, taps, trace);
             }
             let mut traces = Some(trace).into_iter();
-            let items = (0..parts).map(|_| traces.next()).collect();
-            let results = pool.in_parts(items, |parts, pool, trace| {
-                let (mut nobody, place) = ((), Place { group: &Alone, parts });
+            let items = parts.into_iter().map(|rows| (rows, traces.next())).collect();
+            let results = pool.in_parts(items, |parts, pool, (rows, trace)| {
+                let (mut nobody, place) = ((), Place { group: &Alone, parts, rows });
                 self.pass(place, pool, layers, &pass, taps, trace.unwrap_or(&mut nobody))
             });
             Ok(succeeded(results).swap_remove(0))
         });
         Ok(succeeded(results).swap_remove(0))
+    }
+
+    /// The rows that each thread takes through all layers; a single part if threads share all rows.
+    fn row_parts(&self, pool: &Pool, segments: &[Segment<'_>]) -> Vec<Range<usize>> {
+        // A row sees as many keys as tokens lie before it, and its own.
+        let costs = positions(segments).map(|position| self.row_cost(position + 1));
+        row_parts(pool, self.mlp_bytes(), rows(segments), costs)
+    }
+
+    /// Multiply-adds of a layer with experts for a row that sees so many keys.
+    fn row_cost(&self, keys: usize) -> f64 {
+        let c = &self.config;
+        let (heads, rope) = (c.num_attention_heads as f64, c.qk_rope_head_dim as f64);
+        let (hidden, latent) = (c.hidden_size as f64, c.kv_lora_rank as f64);
+        let (nope, value) = (c.qk_nope_head_dim as f64, c.v_head_dim as f64);
+        let queries = heads * (nope + rope);
+        let queries = c.q_lora_rank.map_or(hidden * queries, |low| low as f64 * (hidden + queries));
+        let heads_own = heads * (nope * latent + latent * value + value * hidden);
+        let experts = (c.num_experts_per_tok + c.n_shared_experts) as f64 * c.moe_intermediate_size as f64;
+        let experts = hidden * (3.0 * experts + c.n_routed_experts as f64);
+        let seen = keys as f64 * heads * (2.0 * latent + rope);
+        queries + hidden * (latent + rope) + heads_own + experts + seen
     }
 
     /// Bytes of feed-forward weights, most of a model.
@@ -172,7 +197,7 @@ impl Target {
     /// asked for them.
     fn pass(
         &self,
-        Place { group, parts }: Place<'_>,
+        Place { group, parts, rows: own }: Place<'_>,
         pool: &Pool,
         layers: &[Layer],
         pass: &Pass<'_>,
@@ -183,7 +208,6 @@ impl Target {
         let eps = self.config.rms_norm_eps as f32;
         let width = self.config.hidden_size;
         let span = Share::of(group).span(self.embed.rows());
-        let own = Share::of(parts).span(tokens.len());
         let embedded = embed_part(&self.embed.slice_rows(span.clone()), span.start, &tokens[own.clone()]);
         let mut hidden = group.all_reduce(embedded)?;
         let mut all_latents = Vec::with_capacity(layers.len());
@@ -237,5 +261,46 @@ impl Target {
             linear(pool, x.view(), &self.head.slice_rows(span))
         });
         side_by_side(parts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+    use std::path::Path;
+
+    use kd_attn::{Mask, PageId};
+
+    use super::*;
+
+    /// A prompt's chunk and the trees of the demo, on as many threads as they have rows for.
+    #[test]
+    fn the_demo_has_a_part_for_each_thread() {
+        let target = Target::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/demo/target"));
+        let (target, pages) = (target.unwrap(), [PageId(0)]);
+        let parts = |threads, committed, rows| {
+            let pool = Pool::new(NonZeroUsize::new(threads).unwrap()).unwrap();
+            let nodes: Vec<_> = (1..rows).map(|_| [1, 0]).collect();
+            target
+                .row_parts(&pool, &[Segment { pages: &pages, committed, rows, mask: Mask::Tree(&nodes) }])
+                .len()
+        };
+        for committed in [0, 100, 1900] {
+            assert_eq!([1, 9, 17, 33].map(|rows| parts(2, committed, rows)), [1, 1, 2, 2], "{committed}");
+            assert_eq!([17, 33].map(|rows| parts(4, committed, rows)), [1, 4], "{committed}");
+        }
+    }
+
+    /// Its later rows see more: they get fewer in a part.
+    #[test]
+    fn a_prompt_is_cut_by_what_its_rows_see() {
+        let target = Target::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/demo/target"));
+        let (target, pool) = (target.unwrap(), Pool::new(NonZeroUsize::new(2).unwrap()).unwrap());
+        let chunk = Segment { pages: &[PageId(0)], committed: 0, rows: 1024, mask: Mask::Causal };
+        let parts = target.row_parts(&pool, &[chunk]);
+        let cost = |rows: &Range<usize>| rows.clone().map(|row| target.row_cost(row + 1)).sum::<f64>();
+        assert_eq!(parts.len(), 2);
+        assert!(parts[0].len() > 560 && parts[0].end == parts[1].start, "{parts:?}");
+        assert!((cost(&parts[0]) / cost(&parts[1]) - 1.0).abs() < 0.01, "{parts:?}");
     }
 }

@@ -1,5 +1,8 @@
 //! One rank's part of the drafter.
 
+use std::iter::repeat_n;
+use std::ops::Range;
+
 use kd_attn::{BlockPass, BlockSegment, GqaConfig, PagedCache, RopeTable, attend_block};
 use kd_moe::Mlp;
 use kd_tensor::ops::{embed_part, rms_norm_in_place, rms_norm_rows};
@@ -101,12 +104,12 @@ impl Shard {
         pass: &Block<'_>,
     ) -> Result<Draft, CollectiveError> {
         let Block { ids, block, head, .. } = *pass;
-        let parts = if group.ranks() > 1 { 1 } else { row_parts(pool, ids.len(), self.mlp_bytes()) };
-        let (hidden, final_norm) = if parts == 1 {
-            self.residuals(Place { group, parts: &Alone }, pool, pass)?
+        let parts = if group.ranks() > 1 { vec![] } else { self.row_parts(pool, block, pass.segments) };
+        let (hidden, final_norm) = if parts.len() <= 1 {
+            self.residuals(Place { group, parts: &Alone, rows: 0..ids.len() }, pool, pass)?
         } else {
-            let parts = pool.in_parts(vec![(); parts], |parts, pool, ()| {
-                self.residuals(Place { group: &Alone, parts }, pool, pass)
+            let parts = pool.in_parts(parts, |parts, pool, rows| {
+                self.residuals(Place { group: &Alone, parts, rows }, pool, pass)
             });
             succeeded(parts).swap_remove(0)
         };
@@ -116,23 +119,41 @@ impl Shard {
         Ok(Draft { hidden, final_norm, logits })
     }
 
+    /// The rows that each thread takes through all layers; a single part if threads share all rows.
+    fn row_parts(&self, pool: &Pool, block: usize, segments: &[BlockSegment<'_>]) -> Vec<Range<usize>> {
+        let cost = |segment: &BlockSegment<'_>| self.row_cost(segment.start + block);
+        let costs = segments.iter().flat_map(|segment| repeat_n(cost(segment), block));
+        row_parts(pool, self.mlp_bytes(), segments.len() * block, costs)
+    }
+
+    /// Multiply-adds of all layers for a row that sees so many keys, its window aside.
+    fn row_cost(&self, keys: usize) -> f64 {
+        let weights = |m: &Bf16Matrix| (m.rows() * m.cols()) as f64;
+        let layers = self.layers.iter().map(|layer| {
+            let outer = [&layer.query, &layer.key, &layer.value, &layer.output].map(weights);
+            let seen = layer.shape.window.map_or(keys, |window| keys.min(window));
+            let attention = 2 * layer.shape.heads * layer.shape.head_dim;
+            outer.iter().sum::<f64>() + 3.0 * weights(&layer.mlp.gate) + attention as f64 * seen as f64
+        });
+        layers.sum()
+    }
+
     /// Bytes of feed-forward weights, most of a drafter.
     fn mlp_bytes(&self) -> usize {
         self.layers.iter().map(|layer| 6 * layer.mlp.gate.rows() * layer.mlp.gate.cols()).sum()
     }
 
-    /// The residual stream of all rows after each layer, the embedding first, and the input of the head. Other ranks than
-    /// the first have the latter alone.
+    /// The residual stream of all rows after each layer, the embedding first, and the input of the head, of which a part of the rows
+    /// computes its own. Other ranks than the first have the latter alone.
     fn residuals(
         &self,
-        Place { group, parts }: Place<'_>,
+        Place { group, parts, rows }: Place<'_>,
         pool: &Pool,
         pass: &Block<'_>,
     ) -> Result<(Vec<Matrix>, Matrix), CollectiveError> {
         let Block { ids, embed, rope, segments, context, .. } = *pass;
         let (share, eps) = (Share::of(group), self.eps);
         let span = share.span(embed.rows());
-        let rows = Share::of(parts).span(ids.len());
         let start = rows.start;
         let mut x = group.all_reduce(embed_part(&embed.slice_rows(span.clone()), span.start, &ids[rows]))?;
         let first = share.rank == 0;
@@ -154,5 +175,35 @@ impl Shard {
         }
         let hidden = hidden.into_iter().map(|part| parts.all_gather_rows(part)).collect::<Result<_, _>>()?;
         Ok((hidden, parts.all_gather_rows(normed)?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+    use std::path::Path;
+
+    use kd_attn::PageId;
+
+    use crate::Drafter;
+
+    use super::*;
+
+    /// Blocks of 8 rows, one stream each, on as many threads as they have rows for.
+    #[test]
+    fn the_demo_has_a_part_for_each_thread() {
+        let drafter = Drafter::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/demo/drafter"));
+        let (drafter, pages) = (drafter.unwrap(), [PageId(0)]);
+        let parts = |threads, starts: &[usize]| {
+            let pool = Pool::new(NonZeroUsize::new(threads).unwrap()).unwrap();
+            let segments: Vec<_> =
+                starts.iter().map(|&start| BlockSegment { pages: &pages, start }).collect();
+            drafter.ranks[0].row_parts(&pool, 8, &segments)
+        };
+        assert_eq!(parts(2, &[100]).len(), 1);
+        assert_eq!(parts(2, &[100, 100]), [0..8, 8..16]);
+        assert_eq!([2, 3, 4].map(|threads| parts(threads, &[70, 33, 64, 1]).len()), [2, 3, 4]);
+        let [long, short] = [[1900, 100], [100, 1900]].map(|starts| parts(2, &starts)[0].end);
+        assert!(long < 8 && short > 8, "the long context is the smaller part: {long}, {short}");
     }
 }

@@ -125,7 +125,8 @@ impl Pool {
     /// A rank that ends early does not hang the others: their collectives fail. The first panic is passed on.
     ///
     /// # Panics
-    /// If there are not as many items as ranks. `work` must not call this again for the same pool.
+    /// If there are not as many items as ranks. `work` must not call this again for the same pool: the rank's
+    /// own thread panics.
     pub fn each_rank<T: Send, R: Send>(
         &self,
         items: Vec<T>,
@@ -142,7 +143,8 @@ impl Pool {
     /// meet as ranks do. A single item gets the whole pool, several a pool of one thread each.
     ///
     /// # Panics
-    /// If there are more items than threads. A panic in `work` is passed on. Called by a task of the pool, it waits for ever.
+    /// If there are more items than threads. A panic in `work` is passed on. If several items are given by a task of the pool
+    /// ([`Pool::is_running_this_thread`]): its threads are taken.
     pub fn in_parts<T: Send, R: Send>(
         &self,
         mut items: Vec<T>,

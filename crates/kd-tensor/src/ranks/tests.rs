@@ -96,6 +96,28 @@ fn parts_meet_on_the_threads_of_the_pool() {
     }
 }
 
+/// It cannot have the threads of the region that it is part of, and waited for them for ever.
+#[test]
+fn a_task_that_asks_for_parts_of_its_own_pool_does_not_hang() {
+    let (pool, other) = (pool(2, 1), pool(2, 1));
+    let met = |pool: &Pool| {
+        let parts = pool.in_parts(vec![(), ()], |group, _, ()| group.all_reduce(matrix(1, 1, |_| 1.0)));
+        parts == vec![Ok(matrix(1, 1, |_| 2.0)); 2]
+    };
+    let caught = catch_unwind(AssertUnwindSafe(|| {
+        pool.for_each(vec![(), ()], |()| {
+            assert!(pool.is_running_this_thread() && !other.is_running_this_thread());
+            assert!(met(&other), "the threads of another pool can be had");
+            assert_eq!(pool.in_parts(vec![7], |group, _, item| (group.ranks(), item)), [(1, 7)]);
+            met(&pool);
+        });
+    }));
+    let payload = caught.expect_err("the panic is passed on");
+    let message = payload.downcast_ref::<String>().expect("a message");
+    assert!(message.contains("a task of the pool asks for 2 of its threads"), "{message}");
+    assert!(!pool.is_running_this_thread() && met(&pool), "the pool lives on");
+}
+
 #[test]
 fn every_rank_has_its_share_of_the_threads() {
     for (threads, n, share) in [(1, 4, 1), (4, 2, 2), (7, 2, 3), (3, 1, 3)] {
