@@ -2,6 +2,7 @@
 //!
 //! Every round reads all weights once, far more pages of 4 KiB than a processor keeps addresses of.
 
+use std::alloc::{Layout, handle_alloc_error};
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -39,11 +40,11 @@ unsafe impl Send for Slab {}
 unsafe impl Sync for Slab {}
 
 impl Slab {
-    /// # Panics
-    /// If the system has no such memory to give, as for any other allocation.
+    /// Where the system has no such memory to give, what follows is what does for any other allocation: unwinding would ask for
+    /// more.
     fn new(bytes: usize) -> Arc<Self> {
         let mapped = bytes.checked_add(LARGE).map(MmapMut::map_anon);
-        let Some(Ok(mut map)) = mapped else { panic!("out of memory: {bytes} bytes for weights") };
+        let Some(Ok(mut map)) = mapped else { handle_alloc_error(layout(bytes)) };
         // Where there are no large pages, small ones do.
         #[cfg(target_os = "linux")]
         let _ = map.advise(memmap2::Advice::HugePage);
@@ -54,13 +55,18 @@ impl Slab {
     }
 }
 
+/// Of `bytes`, or as many as an allocation may have.
+fn layout(bytes: usize) -> Layout {
+    Layout::array::<u8>(bytes.min(isize::MAX as usize)).unwrap_or(Layout::new::<u8>())
+}
+
 /// The slab that small requests are cut from, and the bytes that are taken.
 static OPEN: Mutex<(Weak<Slab>, usize)> = Mutex::new((Weak::new(), 0));
 
 impl Lasting {
     pub(crate) fn zeros(len: usize) -> Self {
         let Some(bytes) = len.checked_mul(4).and_then(|bytes| bytes.checked_next_multiple_of(LINE)) else {
-            panic!("out of memory: {len} f32 for weights")
+            handle_alloc_error(layout(usize::MAX))
         };
         if bytes > SLAB / 2 {
             return Self { slab: Slab::new(bytes), start: 0, len };

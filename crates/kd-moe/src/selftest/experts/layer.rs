@@ -64,7 +64,7 @@ impl Layer {
         // Slabs of 48 rows have a variant of another name where the width asks for it.
         match row.family.as_str() {
             "moe_gate_up_many" if row.variant != Form::Middle.name() => return Some(Form::Many),
-            "moe_gate_up_wgmma" => return Some(Form::Wgmma),
+            "moe_gate_up_wgmma" => return self.kernels.has(Form::Wgmma).then_some(Form::Wgmma),
             _ => {}
         }
         Form::ALL.into_iter().find(|form| form.name() == row.variant && self.kernels.has(*form))
