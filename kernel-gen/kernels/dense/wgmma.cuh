@@ -133,18 +133,18 @@ __device__ __forceinline__ void consume(Sums<U>& total, int segment, Place<U>& a
 #pragma unroll 1
     for (int step = 0; step < blocks; ++step) {
       ptx::barrier_wait(S::full() + at.slot, at.parity);
-      ptx::group_sums_ready();
+      ptx::wgmma_fence();
       const int here = at.slot * (At::SLOT_BYTES / 16);
 #pragma unroll
       for (int k16 = 0; k16 < 4; ++k16) ptx::group_multiply(sum, a + here + 2 * k16, b + here + 2 * k16);
-      ptx::group_commit();
-      ptx::group_wait<1>();
+      ptx::wgmma_commit();
+      ptx::wgmma_wait<1>();
       if (step > 0) release(before);
       before = at.slot;
       at.advance();
     }
-    ptx::group_wait<0>();
-    ptx::hold_sums(sum);
+    ptx::wgmma_wait<0>();
+    ptx::pin(sum);
     release(before);
 #pragma unroll
     for (int n = 0; n < U::NT; ++n)

@@ -1,10 +1,9 @@
 // Products of a warpgroup with both operands in shared memory, and copies into the shared memory of all CTAs of a cluster: sm_90a
-// only (PTX ISA: wgmma.mma_async, setmaxnreg, cp.async.bulk.tensor .multicast).
+// only (PTX ISA: wgmma.mma_async, cp.async.bulk.tensor .multicast).
 #pragma once
 
-#include <stdint.h>
-
 #include "ptx/tensor.cuh"
+#include "ptx/wgmma.cuh"
 
 namespace kd::ptx {
 
@@ -12,23 +11,6 @@ namespace kd::ptx {
 // their vectors permuted. `address` is a multiple of 1024; 16 values of k further on is 2 more.
 __device__ __forceinline__ uint64_t block_operand(uint32_t address) {
   return uint64_t(1) << 62 | uint64_t(1024 >> 4) << 32 | uint64_t(1) << 16 | (address & 0x3ffff) >> 4;
-}
-
-// In front of the first product, and where other instructions have touched the sums since.
-__device__ __forceinline__ void group_sums_ready() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ __forceinline__ void group_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-
-// Waits until at most PENDING of the newest committed products are unfinished.
-template <int PENDING>
-__device__ __forceinline__ void group_wait() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
-}
-
-// Keeps what reads the sums behind the wait in front of this.
-template <int TILES>
-__device__ __forceinline__ void hold_sums(float (&sum)[TILES][4]) {
-#pragma unroll
-  for (int n = 0; n < TILES; ++n) asm volatile("" : "+f"(sum[n][0]), "+f"(sum[n][1]), "+f"(sum[n][2]), "+f"(sum[n][3])::"memory");
 }
 
 // sum[64][8 * TILES] += a[64][16] * b[8 * TILES][16]^T, bf16 in, f32 sums: warp w of the group holds rows 16w to 16w + 15, and of
@@ -69,16 +51,6 @@ KD_GROUP_MULTIPLY(22, 176, "%88", "%89")
 #undef KD_SUMS_17
 #undef KD_SUMS_22
 #undef KD_SUMS
-
-// Registers of each thread of this warpgroup from here on: more, taken from those that gave some back. All four warps.
-template <int COUNT>
-__device__ __forceinline__ void take_registers() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
-}
-template <int COUNT>
-__device__ __forceinline__ void give_registers() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
-}
 
 // As `tensor_load`, to the same place in every CTA of the cluster whose bit is in `ctas`; the barrier in the same place of each
 // counts the bytes that it gets.
