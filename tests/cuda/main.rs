@@ -4,6 +4,7 @@ mod antifake;
 mod chunks;
 mod company;
 mod cpu;
+mod deterministic;
 mod lossless;
 mod memory;
 mod rounds;

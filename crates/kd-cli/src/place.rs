@@ -65,7 +65,7 @@ impl Place {
             }
             Self::Cuda(gpu) => {
                 let begin = Instant::now();
-                let gpu = gpu.with_nodes(nodes);
+                let gpu = gpu.with_nodes(nodes).deterministic(chunks.deterministic);
                 // Others wait until a stream has ended.
                 let max_streams = options.max_streams.min(gpu.most_streams());
                 let mixed_chunk = mixed_chunk(options.mixed_chunk);

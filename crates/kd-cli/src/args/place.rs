@@ -48,17 +48,22 @@ impl RankArgs {
     pub(crate) const ONE: Self = Self { tp: NonZeroUsize::MIN };
 }
 
-/// How prompts are cut into passes. Tokens do not depend on it.
+/// How prompts are read.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct ChunkArgs {
     /// Most prompt tokens of one pass while no stream generates [default: 256 on the CPU; on a GPU 4096, the most, or as many
-    /// as fit in its memory].
+    /// as fit in its memory]. Tokens do not depend on it.
     #[arg(long, visible_alias = "chunked-prefill-size", env = "KD_PREFILL_CHUNK", value_name = "N")]
     pub(crate) prefill_chunk: Option<NonZeroUsize>,
     /// Most prompt tokens that are read between two rounds of streams that generate, which wait for them [default: 256 on the
-    /// CPU, 512 on a GPU].
+    /// CPU, 512 on a GPU]. Tokens do not depend on it.
     #[arg(long, env = "KD_MIXED_CHUNK", value_name = "N")]
     pub(crate) mixed_chunk: Option<NonZeroUsize>,
+    /// Read prompts with the kernels of generation, up to 128 tokens a pass: a token's logits have the same bits whether it was read
+    /// or generated, so an answer that is stopped and continued as a prompt goes on as if it had not been. On a GPU long prompts
+    /// take several times as long; on the CPU it is always so.
+    #[arg(long, env = "KD_DETERMINISTIC", value_parser = BoolishValueParser::new())]
+    pub(crate) deterministic: bool,
 }
 
 /// Where to run.

@@ -58,23 +58,25 @@ impl Cuda {
         options: EngineOptions,
         report: &mut dyn FnMut(usize, usize, usize),
     ) -> Result<Self, EngineError> {
-        let Gpu { device, kernels, nodes, .. } = gpu;
+        let Gpu { device, kernels, nodes, deterministic, .. } = gpu;
         let stream = device.stream().map_err(CudaError::from)?;
-        let plan = Plan::new(models, options, nodes)?;
+        let plan = Plan::new(models, options, nodes, deterministic)?;
         plan.admit(&stream, &kernels, models)?;
-        let Plan { dims, buckets, limits, chunk, read } = plan;
+        let Plan { dims, buckets, limits, trees, chunk, read } = plan;
         let bytes = dims.weight_bytes()?;
         let target = CudaTarget::load(&stream, &kernels, &models.target, 0, &mut |done, of| {
             report(done, of, bytes);
         })?;
         let taps = models.drafter.as_ref().map_or(&[][..], |drafter| &drafter.config().target_layer_ids);
         let state = target.state(&stream, limits, taps, 1)?;
-        let chunks = target.prefill_state(&device, &stream, &kernels, &state, chunk, 1)?;
+        let chunks = chunk
+            .map(|chunk| target.prefill_state(&device, &stream, &kernels, &state, chunk, 1))
+            .transpose()?;
         let vocab = target.dims().vocab;
         let sampling = Sampling::new(&stream, &kernels, limits.rows, vocab).map_err(CudaError::from)?;
         let drafter = models.drafter.as_ref();
         let drafting =
-            drafter.map(|drafter| Drafting::load(&stream, &kernels, drafter, limits, read)).transpose()?;
+            drafter.map(|own| Drafting::load(&stream, &kernels, own, limits, read, trees)).transpose()?;
         let layers = target.dims().layers as u64;
         let results = drafter.map_or(0, |drafter| landing_bytes(drafter, limits.streams));
         let landing = Landing::new(&stream, results).map_err(CudaError::from)?;
@@ -141,8 +143,7 @@ impl Cuda {
         let segment = Segment { pages: &[PageId(0)], committed: 0, rows: 1, mask: Mask::Causal };
         let sequence = Sequence { pages: vec![PageId(0)], drafts: true, ..Sequence::default() };
         passes.prompt(&self.stream, &[0], &[segment], Some(&[(&sequence, 0, 1)]))?;
-        passes.chunks.inputs.choose(&self.stream, &[0])?;
-        passes.last(&self.stream, 1)
+        passes.last(&self.stream, &[0])
     }
 }
 
@@ -177,9 +178,8 @@ impl Backend for Cuda {
             self.ahead.overlap(&mut self.landing)?;
             return Ok(Answers::default());
         }
-        passes.chunks.inputs.choose(&self.stream, &ends)?;
         passes.sampling.write(&self.stream, &draws)?;
-        passes.last(&self.stream, ends.len())?;
+        passes.last(&self.stream, &ends)?;
         let found = answers(&draws, &passes.sampling.read(ends.len())?);
         self.ahead.overlap(&mut self.landing)?;
         Ok(found)

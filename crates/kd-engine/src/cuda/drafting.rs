@@ -40,13 +40,15 @@ pub(super) struct Drafting {
 pub(super) type Moved<'a> = (&'a Sequence, usize, usize);
 
 impl Drafting {
-    /// Brings the drafter to the device, for the streams and pages of `limits`; it reads up to `tokens` tokens of prompts at once.
+    /// Brings the drafter to the device, for the streams and pages of `limits`; it reads up to `tokens` tokens of prompts at once, and
+    /// drafts if there are `trees`.
     pub(super) fn load(
         stream: &Stream,
         kernels: &Kernels,
         drafter: &Drafter,
         limits: Limits,
         tokens: usize,
+        trees: bool,
     ) -> Result<Self, CudaError> {
         let own = draft_limits(limits, tokens);
         let model = CudaDrafter::load(stream, kernels, drafter, 0, own)?;
@@ -57,7 +59,7 @@ impl Drafting {
             inputs: inputs(limits.rows)?,
             prompts: inputs(tokens)?,
             unread: Unread::new(stream, tap_width, limits.rows)?,
-            walks: (limits.nodes > 1)
+            walks: trees
                 .then(|| Walks::new(stream, kernels, limits, model.dims().block))
                 .transpose()?,
             model,

@@ -21,6 +21,8 @@ use kd_model::cuda::{CudaError, MOST_ROWS, open_kernels};
 
 /// Most prompt rows of one pass.
 pub const MOST_CHUNK: usize = MOST_ROWS;
+/// Most prompt rows of one pass of a [deterministic](Gpu::deterministic) engine: a chain of the most rows that a tree may have.
+pub const MOST_CHAIN: usize = MAX_NODES;
 
 use self::plan::{Plan, most_streams};
 use crate::engine::{Engine, EngineOptions, Models};
@@ -35,6 +37,7 @@ pub struct Gpu {
     nodes: usize,
     /// Rows of the drafter's block; `None` without one.
     block: Option<usize>,
+    deterministic: bool,
 }
 
 /// How far the weights have come.
@@ -67,13 +70,28 @@ impl Gpu {
         }
         let kernels = open_kernels(&device, &Search::standard(), &models.target)?;
         let block = models.drafter.as_ref().map(|drafter| drafter.config().block_size);
-        Ok(Self { device, kernels, ordinal, nodes: MAX_NODES, block })
+        Ok(Self { device, kernels, ordinal, nodes: MAX_NODES, block, deterministic: false })
     }
 
     /// Plans memory for trees of at most `nodes` nodes; requests for larger ones are refused.
     #[must_use]
     pub fn with_nodes(self, nodes: usize) -> Self {
         Self { nodes: nodes.min(MAX_NODES), ..self }
+    }
+
+    /// Lets prompts take the passes of rounds, in chains of up to [`MOST_CHAIN`] rows, instead of passes of their own with other
+    /// kernels. A row then has the same bits whether its token was read or generated, so an answer does not change where it is
+    /// stopped and continued, or scored, as a prompt. Reading a long prompt takes several times as long.
+    #[must_use]
+    pub fn deterministic(self, deterministic: bool) -> Self {
+        Self { deterministic, ..self }
+    }
+
+    /// What `options` come to on this device.
+    fn options(&self, options: EngineOptions) -> EngineOptions {
+        let most = if self.deterministic { MOST_CHAIN } else { MOST_CHUNK };
+        let EngineOptions { prefill_chunk, mixed_chunk, .. } = options;
+        EngineOptions { prefill_chunk: prefill_chunk.min(most), mixed_chunk: mixed_chunk.min(most), ..options }
     }
 
     /// Streams whose rounds fit one pass, each with a tree of as many nodes as are planned for.
@@ -89,9 +107,11 @@ impl Gpu {
     /// Models that are not implemented on GPUs, a failed call.
     pub fn chunk_that_fits(&self, models: &Models, options: EngineOptions) -> Result<usize, EngineError> {
         let stream = self.device.stream().map_err(CudaError::from)?;
+        let options = self.options(options);
         let (mut rows, least) = (options.chunk(false), options.mixed_chunk.max(1));
         loop {
-            let plan = Plan::new(models, EngineOptions { prefill_chunk: rows, ..options }, self.nodes)?;
+            let options = EngineOptions { prefill_chunk: rows, ..options };
+            let plan = Plan::new(models, options, self.nodes, self.deterministic)?;
             match plan.fits(&stream, models) {
                 Err(CudaError::OutOfMemory { .. }) if rows > least => rows = rows.div_ceil(2).max(least),
                 // What does not fit at all is said when the engine is made.
@@ -137,6 +157,7 @@ impl Engine {
     ) -> Result<Self, EngineError> {
         Self::check_pair(&models)?;
         let (begin, nodes, context) = (Instant::now(), gpu.nodes, gpu.device.context().clone());
+        let options = gpu.options(options);
         let free = || context.mem_get_info().map_or(0, |(free, _)| free);
         let before = free();
         let mut report = |layers, of, bytes| {

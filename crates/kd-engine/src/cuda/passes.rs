@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use kd_attn::Segment;
 use kd_kernels::ranks::OneRank;
 use kd_kernels::{Graph, KernelError, Stream};
-use kd_model::cuda::{Bucket, CudaError, CudaTarget, PassState, PrefillState};
+use kd_model::cuda::{Bucket, CudaError, CudaTarget, Move, PassState, PrefillState};
 
 use super::drafting::{Drafting, Moved};
 use super::sampling::Sampling;
@@ -15,7 +15,8 @@ use super::sampling::Sampling;
 pub(super) struct Passes {
     pub(super) target: CudaTarget,
     pub(super) state: PassState,
-    pub(super) chunks: PrefillState,
+    /// `None` where prompts take the passes of rounds.
+    pub(super) chunks: Option<PrefillState>,
     pub(super) sampling: Sampling,
     pub(super) drafting: Option<Drafting>,
 }
@@ -102,19 +103,39 @@ impl Passes {
         moved: Option<&[Moved<'_>]>,
     ) -> Result<(), CudaError> {
         let Self { target, state, chunks, drafting, .. } = self;
-        target.prefill(stream, state, chunks, tokens, segments, &OneRank)?;
-        match (drafting, moved) {
-            (Some(drafting), Some(moved)) => {
-                drafting.read_prompts(stream, chunks.kept_taps(tokens.len())?, moved)
+        let taps = match chunks {
+            Some(chunks) => {
+                target.prefill(stream, state, chunks, tokens, segments, &OneRank)?;
+                chunks.kept_taps(tokens.len())?
             }
+            None => {
+                state.inputs.write(stream, tokens, segments)?;
+                state.inputs.write_moves(stream, &Move::all(segments)?)?;
+                let bucket = Bucket { rows: tokens.len(), streams: segments.len() };
+                target.forward(stream, state, bucket, &OneRank)?;
+                target.commit(stream, state, tokens.len())?;
+                state.kept_taps(tokens.len())?
+            }
+        };
+        match (drafting, moved) {
+            (Some(drafting), Some(moved)) => drafting.read_prompts(stream, taps, moved),
             _ => Ok(()),
         }
     }
 
-    /// Head and draws of rows of the last prompt chunk, those that were chosen, `count` of them.
-    pub(super) fn last(&mut self, stream: &Stream, count: usize) -> Result<(), CudaError> {
-        let Self { target, state, chunks, sampling, .. } = self;
-        target.prefill_logits(stream, state, chunks, count)?;
+    /// Head and draws of the rows `ends` of the last prompt chunk.
+    pub(super) fn last(&mut self, stream: &Stream, ends: &[usize]) -> Result<(), CudaError> {
+        let (Self { target, state, chunks, sampling, .. }, count) = (self, ends.len());
+        match chunks {
+            Some(chunks) => {
+                chunks.inputs.choose(stream, ends)?;
+                target.prefill_logits(stream, state, chunks, count)?;
+            }
+            None => {
+                state.inputs.choose(stream, ends)?;
+                target.chosen_logits(stream, state, count)?;
+            }
+        }
         sampling.launch(stream, state.device_logits(count)?, count)?;
         sampling.send(stream, count)?;
         Ok(sampling.sent(stream)?)

@@ -20,7 +20,10 @@ pub(super) struct Plan {
     pub(super) dims: Dims,
     pub(super) buckets: Buckets,
     pub(super) limits: Limits,
-    pub(super) chunk: ChunkLimits,
+    /// Trees have nodes.
+    pub(super) trees: bool,
+    /// Prompt chunks; `None` where prompts take the passes of rounds.
+    pub(super) chunk: Option<ChunkLimits>,
     /// Most tokens that the drafter reads at once.
     pub(super) read: usize,
 }
@@ -30,23 +33,30 @@ impl Plan {
     ///
     /// # Errors
     /// A target that is not implemented on GPUs, rounds that are not one pass.
-    pub(super) fn new(models: &Models, options: EngineOptions, nodes: usize) -> Result<Self, CudaError> {
+    pub(super) fn new(
+        models: &Models,
+        options: EngineOptions,
+        nodes: usize,
+        deterministic: bool,
+    ) -> Result<Self, CudaError> {
         let rows = rows_of_stream(nodes, models.drafter.as_ref().map(|drafter| drafter.config().block_size));
         within(options.slots(), rows)?;
         let buckets = Buckets::new(options.slots(), nodes);
         let longest = models.target.config().max_position_embeddings.div_ceil(PAGE_TOKENS);
         let pages = options.pages().max(1);
+        let chain = if deterministic { options.chunk(false) } else { 0 };
         let limits = Limits {
-            rows: buckets.most_rows().max(buckets.most_streams() * rows),
-            nodes: 1 + nodes,
+            rows: buckets.most_rows().max(buckets.most_streams() * rows).max(chain),
+            nodes: (1 + nodes).max(chain),
             streams: buckets.most_streams(),
             pages,
             stream_pages: longest.clamp(1, pages),
         };
         let (rows, streams) = (options.chunk(false), options.slots());
         let chunk = ChunkLimits { rows, streams, block: BLOCK.min(limits.context()) };
+        let chunk = (!deterministic).then_some(chunk);
         let dims = Dims::of(models.target.config(), 0, 1)?;
-        Ok(Self { dims, buckets, limits, chunk, read: limits.rows.max(rows) })
+        Ok(Self { dims, buckets, limits, trees: nodes > 0, chunk, read: limits.rows.max(rows) })
     }
 
     /// Fails unless kernels for both models are there and all of it fits in memory together.
@@ -55,7 +65,7 @@ impl Plan {
         let drafts = drafter(models)?;
         if let Some(dims) = &drafts {
             CudaDrafter::check(kernels, dims)?;
-            if self.limits.nodes > 1 {
+            if self.trees {
                 Walks::check(kernels, dims.block)?;
             }
         }
@@ -83,7 +93,7 @@ impl Plan {
 impl Plan {
     /// What drafting has of its own beside the drafter.
     fn drafting_bytes(&self, dims: &DraftDims) -> usize {
-        let walks = if self.limits.nodes > 1 { Walks::bytes(self.limits, dims.block) } else { 0 };
+        let walks = if self.trees { Walks::bytes(self.limits, dims.block) } else { 0 };
         Unread::bytes(dims.tap_width, self.limits.rows) + walks
     }
 }

@@ -21,8 +21,8 @@ pub struct Fit<'a> {
     pub limits: Limits,
     /// Layers that are tapped.
     pub taps: usize,
-    /// Prompt chunks.
-    pub chunks: ChunkLimits,
+    /// Prompt chunks, where prompts have passes of their own.
+    pub chunks: Option<ChunkLimits>,
     /// Sizes and limits of the drafter, and the bytes of an embedding and a head of its own.
     pub drafter: Option<(&'a DraftDims, DraftLimits, usize)>,
     /// Bytes of whatever else.
@@ -40,7 +40,7 @@ impl Fit<'_> {
             .map_or(0, |(dims, limits, tables)| dims.weight_bytes() + tables + limits.bytes(dims));
         let target = self.target.weight_bytes()?
             + self.limits.bytes(self.target, self.taps)?
-            + self.chunks.bytes(self.target, self.taps)?;
+            + self.chunks.map_or(Ok(0), |chunks| chunks.bytes(self.target, self.taps))?;
         Ok(target + drafter + self.other)
     }
 
@@ -89,7 +89,7 @@ mod tests {
             target: &target,
             limits,
             taps: 6,
-            chunks: ChunkLimits { rows: 256, streams: 16, block: 8192 },
+            chunks: Some(ChunkLimits { rows: 256, streams: 16, block: 8192 }),
             drafter: Some((&draft, drafts, 0)),
             other: 0,
         });
@@ -102,7 +102,7 @@ mod tests {
             let parts = [
                 fit.target.weight_bytes().expect("a size"),
                 fit.limits.bytes(fit.target, fit.taps).expect("a size"),
-                fit.chunks.bytes(fit.target, fit.taps).expect("a size"),
+                fit.chunks.expect("chunks").bytes(fit.target, fit.taps).expect("a size"),
                 dims.weight_bytes(),
                 limits.bytes(dims),
             ];

@@ -106,6 +106,26 @@ impl Move {
         };
         path.iter().enumerate().filter_map(at).collect()
     }
+
+    /// Every row of a pass over `segments`, each to the place behind the one before.
+    ///
+    /// # Errors
+    /// A table that does not reach as far as the rows.
+    pub fn all(segments: &[Segment<'_>]) -> Result<Vec<Self>, CudaError> {
+        let (mut moves, mut first) = (Vec::new(), 0);
+        for segment in segments {
+            let own: Vec<usize> = (first..first + segment.rows).collect();
+            let found = Self::path(&own, segment.pages, segment.committed);
+            if found.len() < own.len() {
+                let found = segment.committed + segment.rows;
+                let what = "the number of tokens of a stream after this chunk";
+                return Err(CudaError::Limit { what, found, limit: segment.pages.len() * PAGE_TOKENS });
+            }
+            moves.extend(found);
+            first += segment.rows;
+        }
+        Ok(moves)
+    }
 }
 
 impl PassInputs {

@@ -138,7 +138,7 @@ impl CudaTarget {
     ) -> Result<(), CudaError> {
         let count = rows(segments);
         chunk.inputs.write(stream, tokens, segments)?;
-        chunk.inputs.write_moves(stream, &moves(segments)?)?;
+        chunk.inputs.write_moves(stream, &Move::all(segments)?)?;
         let PrefillState { inputs, rows, rotated, entries, workspace, attention, query_rope, products } =
             chunk;
         let (a, width) = (&self.dims.attention, self.dims.attention.cache_width());
@@ -240,23 +240,6 @@ pub(crate) fn check(kernels: &Kernels, dims: &Dims) -> Result<(), CudaError> {
 fn query_kernel(kernels: &Kernels, dims: &Dims) -> Result<query_rope::QueryRope, KernelError> {
     let [n, r] = [dims.attention.nope, dims.attention.rope].map(int);
     query_rope::QueryRope::load(kernels, query_rope::Dims { n, r, w: n })
-}
-
-/// Every row to its place in the pages.
-fn moves(segments: &[Segment<'_>]) -> Result<Vec<Move>, CudaError> {
-    let (mut moves, mut first) = (Vec::new(), 0);
-    for segment in segments {
-        let own: Vec<usize> = (first..first + segment.rows).collect();
-        let found = Move::path(&own, segment.pages, segment.committed);
-        if found.len() < own.len() {
-            let found = segment.committed + segment.rows;
-            let what = "the number of tokens of a stream after this chunk";
-            return Err(CudaError::Limit { what, found, limit: segment.pages.len() * PAGE_TOKENS });
-        }
-        moves.extend(found);
-        first += segment.rows;
-    }
-    Ok(moves)
 }
 
 impl ChunkLimits {

@@ -194,6 +194,22 @@ impl CudaTarget {
         self.apply_head(stream, x, logits, tiles)
     }
 
+    /// Enqueues the head over rows of the last pass, those that [`super::PassInputs::choose`] named, `count` of them.
+    ///
+    /// # Errors
+    /// More rows than planned, a refused launch.
+    pub fn chosen_logits(
+        &self,
+        stream: &Stream,
+        state: &mut PassState,
+        count: usize,
+    ) -> Result<(), CudaError> {
+        let PassState { inputs, limits, rows, head: own, .. } = state;
+        let table = head(stream, &rows.normed, [limits.rows, self.dims.hidden])?;
+        let ids = TensorRef::new(stream, inputs.chosen(count)?, [count])?;
+        self.gathered_logits(stream, own, table, ids)
+    }
+
     /// The head over rows `ids` of `table`.
     pub(crate) fn gathered_logits(
         &self,

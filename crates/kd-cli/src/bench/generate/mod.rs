@@ -137,7 +137,8 @@ pub(crate) fn engine(
 ) -> anyhow::Result<Engine> {
     let longest = models.target.config().max_position_embeddings;
     let rows = (streams * tokens).min(MOST_CHUNK);
-    let chunks = ChunkArgs { prefill_chunk: NonZeroUsize::new(rows), mixed_chunk: NonZeroUsize::new(rows) };
+    let chunk = NonZeroUsize::new(rows);
+    let chunks = ChunkArgs { prefill_chunk: chunk, mixed_chunk: chunk, ..ChunkArgs::default() };
     let options = EngineOptions {
         max_streams: streams,
         cache_tokens: streams * tokens.min(longest).next_multiple_of(PAGE_TOKENS),
