@@ -136,6 +136,9 @@ pub(crate) struct BenchStepArgs {
     /// Rows of those chunks.
     #[arg(long, env = "KD_CHUNK", value_name = "N,…", value_delimiter = ',', default_value = "256,1024,4096", value_parser = chunk)]
     pub(crate) chunk: Vec<usize>,
+    /// Also read it in the passes of rounds, as `kd generate --deterministic` does.
+    #[arg(long, env = "KD_DETERMINISTIC", value_parser = BoolishValueParser::new())]
+    pub(crate) deterministic: bool,
     /// How much of their embedding all tokens share, from 0 to 1: rows that resemble each other choose the same experts.
     #[arg(long, env = "KD_CORRELATION", value_name = "C", default_value_t = 0.0, value_parser = share)]
     pub(crate) correlation: f32,

@@ -10,6 +10,7 @@ mod work;
 use std::io::{Write, stdout};
 use std::time::{Duration, Instant};
 
+use kd_engine::cuda::MOST_CHAIN;
 use kd_kernels::Profile;
 use kd_kernels::bench::{Rates, median};
 use kd_model::cuda::{CudaDrafter, CudaTarget, Dims, DraftDims, Limits, RandomWeights};
@@ -61,6 +62,10 @@ pub(in crate::bench) fn run(args: &BenchStepArgs) -> anyhow::Result<()> {
     for &chunk in args.chunk.iter().filter(|_| args.prompt_tokens > 0) {
         let on = (&gpu.device, &gpu.kernels);
         readings.push(prompt::measure(on, &stream, &mut rank, args.prompt_tokens, chunk)?);
+        record.set("prompts", readings.iter().map(|reading| reading.json(&rates)).collect::<Vec<_>>());
+    }
+    if args.deterministic && args.prompt_tokens > 0 {
+        readings.push(prompt::measure_rounds(&stream, &mut rank, args.prompt_tokens)?);
         record.set("prompts", readings.iter().map(|reading| reading.json(&rates)).collect::<Vec<_>>());
     }
     let shared = Shared::new(rank);
@@ -120,7 +125,8 @@ fn limits(args: &BenchStepArgs, block: usize) -> Limits {
         }
     };
     let pages = prompt::pages(args.prompt_tokens).max(1);
-    let none = Limits { rows: 1, nodes: 1, streams: 1, pages, stream_pages: pages };
+    let chain = if args.deterministic { MOST_CHAIN } else { 1 };
+    let none = Limits { rows: chain, nodes: chain, streams: 1, pages, stream_pages: pages };
     all(args).map(needs).fold(none, |a, b| Limits {
         rows: a.rows.max(b.rows),
         nodes: a.nodes.max(b.nodes),

@@ -3,10 +3,11 @@
 use std::time::Instant;
 
 use kd_attn::{Mask, PAGE_TOKENS, PageId, Segment};
+use kd_engine::cuda::MOST_CHAIN;
 use kd_kernels::bench::{Rates, median};
 use kd_kernels::ranks::OneRank;
 use kd_kernels::{Device, Kernels, Stream};
-use kd_model::cuda::{ChunkLimits, Dims};
+use kd_model::cuda::{Bucket, ChunkLimits, Dims, Move};
 use serde_json::{Value, json};
 
 use super::rank::Rank;
@@ -22,6 +23,8 @@ const BLOCK: usize = 8192;
 pub(super) struct Reading {
     tokens: usize,
     chunk: usize,
+    /// What the chunks' passes are.
+    passes: &'static str,
     seconds: Vec<f64>,
     /// Multiplications and additions that the prompt needs at least.
     operations: f64,
@@ -35,7 +38,7 @@ impl Reading {
     /// For the result file.
     pub(super) fn json(&self, rates: &Rates) -> Value {
         json!({
-            "tokens": self.tokens, "chunk": self.chunk, "samples_s": self.seconds,
+            "tokens": self.tokens, "chunk": self.chunk, "passes": self.passes, "samples_s": self.seconds,
             "first_token_s": median(&self.seconds), "operations": self.operations,
             "of_mma_rate": self.rate() / rates.operations,
         })
@@ -59,26 +62,69 @@ pub(super) fn measure(
     let limits =
         ChunkLimits { rows: chunk.min(tokens), streams: 1, block: BLOCK.min(pages(tokens) * PAGE_TOKENS) };
     let mut chunks = target.prefill_state(device, stream, kernels, state, limits, 1)?;
+    let seconds = time(tokens, chunk, target.dims().vocab, |part| match part {
+        Part::Chunk(own, segment) => {
+            Ok(target.prefill(stream, state, &mut chunks, own, &[segment], &OneRank)?)
+        }
+        Part::Head(row) => {
+            chunks.inputs.choose(stream, &[row])?;
+            target.prefill_logits(stream, state, &chunks, 1)?;
+            Ok(stream.synchronize()?)
+        }
+    })?;
+    Ok(Reading { tokens, chunk, passes: "of prompts", seconds, operations: operations(target.dims(), tokens) })
+}
+
+/// Reads the same prompt in the passes of rounds, as chains of the most rows.
+pub(super) fn measure_rounds(stream: &Stream, rank: &mut Rank, tokens: usize) -> anyhow::Result<Reading> {
+    let Rank { target, state, .. } = rank;
+    let chunk = MOST_CHAIN.min(tokens);
+    let seconds = time(tokens, chunk, target.dims().vocab, |part| match part {
+        Part::Chunk(own, segment) => {
+            state.inputs.write(stream, own, &[segment])?;
+            state.inputs.write_moves(stream, &Move::all(&[segment])?)?;
+            target.forward(stream, state, Bucket { rows: own.len(), streams: 1 }, &OneRank)?;
+            Ok(target.commit(stream, state, own.len())?)
+        }
+        Part::Head(row) => {
+            state.inputs.choose(stream, &[row])?;
+            target.chosen_logits(stream, state, 1)?;
+            Ok(stream.synchronize()?)
+        }
+    })?;
+    Ok(Reading { tokens, chunk, passes: "of rounds", seconds, operations: operations(target.dims(), tokens) })
+}
+
+/// What is launched for a prompt.
+enum Part<'a> {
+    Chunk(&'a [u32], Segment<'a>),
+    /// The head over this row of the last chunk; its end is waited for.
+    Head(usize),
+}
+
+/// Seconds of [`SAMPLES`] readings of a prompt in chunks of `chunk` rows, into the first pages of the cache.
+fn time(
+    tokens: usize,
+    chunk: usize,
+    vocab: usize,
+    mut launch: impl FnMut(Part<'_>) -> anyhow::Result<()>,
+) -> anyhow::Result<Vec<f64>> {
     let table: Vec<PageId> = (0..pages(tokens) as u32).map(PageId).collect();
-    let vocab = target.dims().vocab;
     let ids: Vec<u32> = (0..tokens).map(|token| (token * 37 % vocab) as u32).collect();
     let mut seconds = Vec::new();
     for sample in 0..=SAMPLES {
         interrupt::check()?;
         let begin = Instant::now();
         for (index, own) in ids.chunks(chunk).enumerate() {
-            let segment =
-                Segment { pages: &table, committed: index * chunk, rows: own.len(), mask: Mask::Causal };
-            target.prefill(stream, state, &mut chunks, own, &[segment], &OneRank)?;
+            let (committed, rows) = (index * chunk, own.len());
+            launch(Part::Chunk(own, Segment { pages: &table, committed, rows, mask: Mask::Causal }))?;
         }
-        chunks.inputs.choose(stream, &[(tokens - 1) % chunk])?;
-        target.prefill_logits(stream, state, &chunks, 1)?;
-        stream.synchronize()?;
+        launch(Part::Head((tokens - 1) % chunk))?;
         if sample > 0 {
             seconds.push(begin.elapsed().as_secs_f64());
         }
     }
-    Ok(Reading { tokens, chunk, seconds, operations: operations(target.dims(), tokens) })
+    Ok(seconds)
 }
 
 /// Operations of a prompt: every product once a token, every key expanded once, causal attention, one row of logits.
@@ -103,12 +149,13 @@ fn operations(dims: &Dims, tokens: usize) -> f64 {
 
 pub(super) fn table(readings: &[Reading], rates: &Rates) -> Table {
     let mut table =
-        Table::new(["prompt", "rows a chunk", "first token ms", "tokens/s", "TFLOP/s", "of mma.sync"]);
+        Table::new(["prompt", "rows a chunk", "passes", "first token ms", "tokens/s", "TFLOP/s", "of mma.sync"]);
     for reading in readings {
         let seconds = median(&reading.seconds);
         table.row([
             reading.tokens.to_string(),
             reading.chunk.to_string(),
+            reading.passes.to_owned(),
             format!("{:.1}", seconds * 1e3),
             format!("{:.0}", reading.tokens as f64 / seconds),
             format!("{:.0}", reading.rate() / 1e12),
