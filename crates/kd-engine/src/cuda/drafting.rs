@@ -59,9 +59,7 @@ impl Drafting {
             inputs: inputs(limits.rows)?,
             prompts: inputs(tokens)?,
             unread: Unread::new(stream, tap_width, limits.rows)?,
-            walks: trees
-                .then(|| Walks::new(stream, kernels, limits, model.dims().block))
-                .transpose()?,
+            walks: trees.then(|| Walks::new(stream, kernels, limits, model.dims().block)).transpose()?,
             model,
             tap_width,
         })

@@ -91,7 +91,11 @@ impl Gpu {
     fn options(&self, options: EngineOptions) -> EngineOptions {
         let most = if self.deterministic { MOST_CHAIN } else { MOST_CHUNK };
         let EngineOptions { prefill_chunk, mixed_chunk, .. } = options;
-        EngineOptions { prefill_chunk: prefill_chunk.min(most), mixed_chunk: mixed_chunk.min(most), ..options }
+        EngineOptions {
+            prefill_chunk: prefill_chunk.min(most),
+            mixed_chunk: mixed_chunk.min(most),
+            ..options
+        }
     }
 
     /// Streams whose rounds fit one pass, each with a tree of as many nodes as are planned for.

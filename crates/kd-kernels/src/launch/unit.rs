@@ -75,6 +75,11 @@ impl LoadedUnit {
             // SAFETY: the function belongs to the module above; the driver refuses a size it cannot give.
             unsafe { sys::cuFuncSetAttribute(unit.function, limit, bytes) }.result().map_err(failed)?;
         }
+        if prefers_shared(&row.family) {
+            let carveout = CUfunction_attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+            // SAFETY: as above; this is a hint, in percent.
+            unsafe { sys::cuFuncSetAttribute(unit.function, carveout, 100) }.result().map_err(failed)?;
+        }
         unit.resident = unit.count_resident().map_err(failed)?;
         if unit.row.cluster > 1 {
             unit.clusters = Some(unit.count_clusters(device.sms()).map_err(failed)?);
@@ -214,6 +219,13 @@ fn held(sms: u32, resident: u32, cluster: u32, clusters: Option<u32>) -> u32 {
     let cluster = cluster.max(1);
     let places = sms.saturating_mul(resident) / cluster;
     places.min(clusters.unwrap_or(places)) * cluster
+}
+
+/// Whether an SM that runs `family` is to have all of its memory as shared memory, however little the family needs. An SM divides its
+/// memory anew only when it is empty: where a small kernel had it divided for itself, the larger one behind or beside it, which could
+/// have started early, would wait for it to leave.
+fn prefers_shared(family: &str) -> bool {
+    !family.starts_with("moe_")
 }
 
 fn no_value() -> sys::CUlaunchAttributeValue {

@@ -58,7 +58,7 @@ pub(crate) struct OneKernels {
 }
 
 /// Most rows that count as few: two tiles of tokens, each of which reads a head's weights once more.
-pub(crate) const FEW_ROWS: usize = 16;
+const FEW_ROWS: usize = 16;
 
 /// Products of our own dense families, by width of their input.
 #[derive(Debug, Default)]

@@ -1,7 +1,5 @@
 //! The launches of one pass, layer by layer: what tree passes and prompt chunks share.
 
-use std::ops::RangeInclusive;
-
 use half::bf16;
 use kd_kernels::families::{
     add_rms_norm, embed, few_gate, few_route, mla_inputs, norm_dense, rms_norm, router, silu_mul,
@@ -11,7 +9,7 @@ use kd_kernels::{Choice, CudaSlice, KernelError, Stream, TensorMut, TensorRef};
 use kd_moe::gpu::Batch;
 
 use super::CudaError;
-use super::kernels::{FEW_ROWS, Multiply, OneKernels};
+use super::kernels::{Multiply, OneKernels};
 use super::memory::{head, head_mut, part_mut};
 use super::rows::RowState;
 use super::target::CudaTarget;
@@ -19,9 +17,9 @@ use super::weights::{DeviceFeedForward, DeviceLayer, DeviceMlp, DeviceMoe};
 
 /// Most rows for `few_gate`: one tile of tokens. The CTAs of a second find no room before the routed experts have ended.
 const GATE_ROWS: usize = 8;
-/// Numbers of rows for which what follows a norm may start before it: router and first product then have their weights in time. With
+/// From so many rows on what follows a norm may start before it: router and first product then have their weights in time. With
 /// fewer rows their loads delay what the norm waits for.
-const EARLY_ROWS: RangeInclusive<usize> = GATE_ROWS + 1..=FEW_ROWS;
+const EARLY_ROWS: usize = GATE_ROWS + 1;
 
 /// Rows on their way: `count` of them, some of which may be padding.
 pub(crate) struct Pass<'a> {
@@ -305,7 +303,7 @@ impl<'a> Pass<'a> {
             parts: TensorRef::new(stream, met, [exchange.parts() * parts, count, hidden])?,
             gain: head(stream, gain, [hidden])?,
             eps: target.dims.eps,
-            early: i32::from(EARLY_ROWS.contains(&count)),
+            early: i32::from(count >= EARLY_ROWS),
             y: head_mut(stream, &mut rows.normed, [count, hidden])?,
         };
         target.kernels.add_rms_norm.launch(stream, Choice::Auto, args)?;

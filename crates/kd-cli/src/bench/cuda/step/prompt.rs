@@ -72,7 +72,13 @@ pub(super) fn measure(
             Ok(stream.synchronize()?)
         }
     })?;
-    Ok(Reading { tokens, chunk, passes: "of prompts", seconds, operations: operations(target.dims(), tokens) })
+    Ok(Reading {
+        tokens,
+        chunk,
+        passes: "of prompts",
+        seconds,
+        operations: operations(target.dims(), tokens),
+    })
 }
 
 /// Reads the same prompt in the passes of rounds, as chains of the most rows.
@@ -148,8 +154,15 @@ fn operations(dims: &Dims, tokens: usize) -> f64 {
 }
 
 pub(super) fn table(readings: &[Reading], rates: &Rates) -> Table {
-    let mut table =
-        Table::new(["prompt", "rows a chunk", "passes", "first token ms", "tokens/s", "TFLOP/s", "of mma.sync"]);
+    let mut table = Table::new([
+        "prompt",
+        "rows a chunk",
+        "passes",
+        "first token ms",
+        "tokens/s",
+        "TFLOP/s",
+        "of mma.sync",
+    ]);
     for reading in readings {
         let seconds = median(&reading.seconds);
         table.row([
