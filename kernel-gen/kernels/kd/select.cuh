@@ -42,15 +42,11 @@ __device__ __forceinline__ void pool(Entry entry, uint32_t mine) {
   int base = 0;
   if (lane == 0) base = atomicAdd(S::count(), all);
   int slot = __shfl_sync(0xffffffffu, base, 0) + before;
-  // Few lanes have more than one: each takes its next at the same time as the others, which a branch for each place would not.
-#pragma unroll 1
-  for (; mine != 0; mine &= mine - 1, ++slot) {
-    const int place = __ffs(mine) - 1;
-    uint64_t next = 0;
 #pragma unroll
-    for (int i = 0; i < COUNT; ++i)
-      if (i == place) next = entry(i);
-    if (slot < U::POOL) S::pool()[slot] = next;
+  for (int i = 0; i < COUNT; ++i) {
+    if (!(mine >> i & 1)) continue;
+    if (slot < U::POOL) S::pool()[slot] = entry(i);
+    ++slot;
   }
 }
 
@@ -99,17 +95,14 @@ __device__ __forceinline__ int narrow(Entry entry) {
 template <class U, class S, int COUNT, class High>
 __device__ __forceinline__ uint32_t lead_floor(High high) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  uint32_t lead = 0;
+  uint32_t lead = 0, best = 0;
 #pragma unroll
   for (int i = 0; i < COUNT; ++i) lead = ::max(lead, high(i));
-  static_assert(U::K / U::WARPS <= 32, "a lead for each");
-  int ahead = 0;  // leads before this one, equal ones in order of lane: all exchanges are on their way at once
-#pragma unroll
-  for (int other = 0; other < 32; ++other) {
-    const uint32_t theirs = __shfl_sync(0xffffffffu, lead, other);
-    ahead += theirs > lead || (theirs == lead && other < lane);
+#pragma unroll 1
+  for (int i = 0; i < U::K / U::WARPS; ++i) {
+    best = __reduce_max_sync(0xffffffffu, lead);
+    if (lane == __ffs(__ballot_sync(0xffffffffu, lead == best)) - 1) lead = 0;
   }
-  const uint32_t best = __shfl_sync(0xffffffffu, lead, __ffs(__ballot_sync(0xffffffffu, ahead == U::K / U::WARPS - 1)) - 1);
   if (lane == 0) S::floor()[warp] = best;
   if (threadIdx.x == 0) S::count()[0] = 0;
   __syncthreads();
