@@ -8,7 +8,7 @@ family! { router, template "moe/router.cuh";
   variant r8   { ROWS = 64, TOKENS = 8, MWARPS = 4, NWARPS = 1, WARPS = 8, STAGES = 0 } when H <= 9728 prefer M <= 8
   variant r16  { ROWS = 32, TOKENS = 16, MWARPS = 2, NWARPS = 1, WARPS = 8, STAGES = 0 } when H <= 9728 prefer M <= 16
   variant r24  { ROWS = 64, TOKENS = 24, MWARPS = 4, NWARPS = 1, WARPS = 8, STAGES = 0 } when H <= 9728 prefer M <= 48
-  variant r48  { ROWS = 64, TOKENS = 48, MWARPS = 4, NWARPS = 1, WARPS = 8, STAGES = 0 } when H <= 8192 prefer M <= 96
+  variant r48  { ROWS = 64, TOKENS = 48, MWARPS = 4, NWARPS = 1, WARPS = 8, STAGES = 0 } when H <= 7168 prefer M <= 96
   variant p64  { ROWS = 128, TOKENS = 64, MWARPS = 2, NWARPS = 2, WARPS = 8, STAGES = 4 } prefer M <= 320
   variant p112 { ROWS = 128, TOKENS = 112, MWARPS = 2, NWARPS = 2, WARPS = 8, STAGES = 3 }
   const   { RANKS = 8, PUSH = 1 - min(STAGES, 1), SEG = 32 * ceil_div(H, 64 * RANKS), STEPS = SEG / 32, BLOCKS = ceil_div(E, ROWS),
