@@ -10,6 +10,9 @@ use crate::{
 
 /// Up to so many rows `dense` alone is used.
 const FEW: i64 = 64;
+/// And up to so many where there is `dense_wgmma`, which is faster from there on (measured on an H200,
+/// `docs/kernels/dense.md`).
+const FEW_WITH_GROUPS: i64 = 16;
 /// Up to so many rows are one tile of the widest variants of `dense`.
 const FEW_WIDE: i64 = 88;
 /// Rows of a tile of `dense_mid`.
@@ -20,7 +23,7 @@ const MID: i64 = 144;
 pub struct DenseProduct {
     few: dense::Dense,
     more: Option<(dense_mid::DenseMid, dense_many::DenseMany)>,
-    /// For more than [`FEW`] rows, in place of all others, where the architecture has it.
+    /// For more than [`FEW_WITH_GROUPS`] rows, in place of all others, where the architecture has it.
     groups: Option<dense_wgmma::DenseWgmma>,
 }
 
@@ -40,11 +43,7 @@ impl DenseProduct {
     pub fn load(kernels: &Kernels, k: usize) -> Result<Self, KernelError> {
         let some = dense_mid::DenseMid::load(kernels, dense_mid::Dims { k: int(k) })?;
         let many = dense_many::DenseMany::load(kernels, dense_many::Dims { k: int(k) })?;
-        let groups = match dense_wgmma::DenseWgmma::load(kernels, dense_wgmma::Dims { k: int(k) }) {
-            Ok(groups) => Some(groups),
-            Err(KernelError::NoUnit { .. }) => None,
-            Err(error) => return Err(error),
-        };
+        let groups = if_built(dense_wgmma::DenseWgmma::load(kernels, dense_wgmma::Dims { k: int(k) }))?;
         Ok(Self { more: Some((some, many)), groups, ..Self::few(kernels, k)? })
     }
 
@@ -71,7 +70,7 @@ impl DenseProduct {
     ) -> Result<Selection, KernelError> {
         let (m, n, k) = (x.dim(0), w.dim(0), w.dim(1));
         let columns = w.shape()[0];
-        if let Some(groups) = self.groups.as_ref().filter(|_| m > FEW && n % 4 == 0)
+        if let Some(groups) = self.groups.as_ref().filter(|_| by_groups(m, n, k))
             && let Some(best) = cheapest(groups.units().iter(), m, n, stream.sms())
         {
             return groups.launch(stream, Choice::Forced(best), dense_wgmma::Args { x, w, y });
@@ -105,8 +104,24 @@ impl DenseProduct {
     }
 }
 
+/// A family that only some architectures have, if this is one.
+pub(crate) fn if_built<T>(loaded: Result<T, KernelError>) -> Result<Option<T>, KernelError> {
+    match loaded {
+        Ok(family) => Ok(Some(family)),
+        Err(KernelError::NoUnit { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 fn int(size: usize) -> i64 {
     i64::try_from(size).unwrap_or(i64::MAX)
+}
+
+/// Whether `dense_wgmma`, where it is, is faster than `dense`. For up to 40 rows of matrices that are one wave of its CTAs with a
+/// segment each, it is not.
+fn by_groups(m: i64, n: i64, k: i64) -> bool {
+    let one_wave = k > 4096 && (1585..=2112).contains(&n) && m <= 40;
+    m > FEW_WITH_GROUPS && n % 4 == 0 && !one_wave
 }
 
 /// The fastest family for M rows and N × K weights (measured on an H200, `docs/kernels/dense.md`): `dense_mid` for one tile of
@@ -147,6 +162,18 @@ fn steps(unit: &LoadedUnit, lanes: i64, n: i64) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn warpgroups_have_what_they_are_faster_for() {
+        for (m, n, k) in
+            [(17, 1536, 1536), (33, 20_480, 7168), (33, 1536, 7168), (64, 2112, 7168), (33, 2112, 1024)]
+        {
+            assert!(by_groups(m, n, k), "{m} {n} {k}");
+        }
+        for (m, n, k) in [(16, 1536, 1536), (33, 2112, 7168), (64, 2110, 7168)] {
+            assert!(!by_groups(m, n, k), "{m} {n} {k}");
+        }
+    }
 
     #[test]
     fn each_family_has_the_rows_that_it_is_fastest_for() {

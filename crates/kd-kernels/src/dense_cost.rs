@@ -2,8 +2,8 @@
 
 use crate::LoadedUnit;
 
-/// What a variant does: rows and tokens of a tile, CTAs of a cluster, those of them that have a tile of their own, the
-/// blocks of 64 of K that a CTA takes of a tile, and the clusters that the device holds at once.
+/// What a variant does: rows and tokens of a tile, CTAs of a cluster, those of them that have a tile of their own, with other
+/// tokens, the blocks of 64 of K that a CTA takes of a tile, and the clusters that the device holds at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tiling {
     rows: i64,
@@ -67,30 +67,37 @@ fn ceil_div(a: i64, b: i64) -> i64 {
 mod tests {
     use super::*;
 
-    /// Rows, tokens, CTAs with a tile of their own, and whether all segments go in turn.
-    const VARIANTS: [(i64, i64, i64, bool); 12] = [
-        (64, 72, 1, true),
-        (64, 88, 1, true),
-        (64, 136, 1, true),
-        (128, 136, 1, true),
-        (160, 136, 1, true),
-        (192, 136, 1, true),
-        (128, 176, 1, true),
-        (64, 72, 1, false),
-        (64, 136, 1, false),
-        (128, 136, 2, false),
-        (192, 72, 2, false),
-        (192, 136, 2, false),
+    /// Rows, tokens, CTAs with a tile of their own, whether all segments go in turn, and the K that it is built for: over the one
+    /// and up to the other, in the order of the declaration.
+    const VARIANTS: [(i64, i64, i64, bool, i64, i64); 23] = [
+        (64, 40, 1, true, 0, 1024),
+        (64, 64, 1, true, 0, 2048),
+        (96, 40, 1, true, 1024, 2048),
+        (128, 64, 1, true, 1024, 2048),
+        (160, 40, 1, true, 4096, ANY),
+        (160, 64, 1, true, 4096, ANY),
+        (64, 40, 1, false, 1024, ANY),
+        (64, 64, 1, false, 1024, ANY),
+        (128, 64, 1, false, 4096, ANY),
+        (256, 40, 1, false, 7168, ANY),
+        (256, 64, 1, false, 7168, ANY),
+        (64, 72, 1, true, 0, ANY),
+        (64, 88, 1, true, 0, 2048),
+        (64, 136, 1, true, 0, ANY),
+        (128, 136, 1, true, 0, ANY),
+        (160, 136, 1, true, 4096, ANY),
+        (192, 136, 1, true, 1024, ANY),
+        (128, 176, 1, true, 4096, ANY),
+        (64, 72, 1, false, 1024, ANY),
+        (64, 136, 1, false, 1024, ANY),
+        (128, 136, 2, false, 4096, ANY),
+        (192, 72, 2, false, 4096, ANY),
+        (192, 136, 2, false, 4096, ANY),
     ];
+    const ANY: i64 = i64::MAX;
 
     /// The cheapest tile of the variants that are built for this K, in their order.
     fn best(m: i64, n: i64, k: i64, segments: i64) -> (i64, i64, bool) {
-        let built = |(rows, tokens, share, turn): &(i64, i64, i64, bool)| match (rows, tokens, share, turn) {
-            (64, 88, ..) => k <= 2048,
-            (160, ..) | (_, 176, ..) | (_, _, 2, _) => k > 4096,
-            (192, ..) | (.., false) => k > 1024,
-            _ => true,
-        };
         let tiling = |(rows, tokens, share, turn): (i64, i64, i64, bool)| {
             let (cluster, part) = if turn { (share, 1) } else { (share * segments, segments) };
             // Of 132 SMs, as measured on an H200; of six CTAs as of those around them.
@@ -99,7 +106,8 @@ mod tests {
         };
         let (rows, tokens, _, turn) = VARIANTS
             .into_iter()
-            .filter(built)
+            .filter(|(.., over, to)| k > *over && k <= *to)
+            .map(|(rows, tokens, share, turn, ..)| (rows, tokens, share, turn))
             .min_by_key(|variant| tiling(*variant).cost(m, n))
             .expect("some are always built");
         (rows, tokens, turn)
@@ -109,6 +117,19 @@ mod tests {
     #[test]
     fn the_cheapest_is_the_fastest() {
         for (m, n, k, segments, fastest) in [
+            (33, 7168, 8192, 4, (256, 40, false)),
+            (64, 7168, 8192, 4, (256, 64, false)),
+            (33, 12_288, 1536, 3, (96, 40, true)),
+            (33, 1536, 1536, 3, (64, 40, false)),
+            (64, 1536, 1536, 3, (64, 64, false)),
+            (64, 12_288, 1536, 3, (128, 64, true)),
+            (33, 20_480, 7168, 4, (160, 40, true)),
+            (64, 20_480, 7168, 4, (160, 64, true)),
+            (64, 2112, 7168, 4, (128, 64, false)),
+            (33, 1536, 7168, 4, (64, 40, false)),
+            (64, 1536, 7168, 4, (64, 64, false)),
+            (33, 384, 7168, 4, (64, 40, false)),
+            (64, 7168, 1024, 2, (64, 64, true)),
             (132, 2112, 7168, 4, (192, 72, false)),
             (264, 2112, 7168, 4, (192, 136, false)),
             (528, 2112, 7168, 4, (64, 136, true)),

@@ -16,6 +16,7 @@ mod device;
 mod error;
 mod fork;
 mod graph;
+mod head_product;
 #[rustfmt::skip]
 mod generated;
 mod landing;
@@ -24,6 +25,7 @@ mod outbox;
 pub mod probe;
 mod profile;
 pub mod ranks;
+mod router_product;
 mod search;
 pub mod selftest;
 mod staging;
@@ -37,6 +39,7 @@ pub use device::{Device, Stream, driver_version};
 pub use error::KernelError;
 pub use fork::Fork;
 pub use graph::{Buffer, Element, Graph, Marks};
+pub use head_product::HeadProduct;
 pub use landing::{Arrived, Landing, Sent};
 pub use launch::{
     Blocks, Choice, Int4Ref, Kernels, LoadedUnit, Product, Selection, Source, TensorMut, TensorRef, Units,
@@ -44,6 +47,7 @@ pub use launch::{
 };
 pub use outbox::Outbox;
 pub use profile::{Drafter, Profile};
+pub use router_product::RouterProduct;
 pub use search::Search;
 pub use staging::Staging;
 

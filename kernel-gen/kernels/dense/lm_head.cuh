@@ -65,30 +65,32 @@ __device__ __forceinline__ void join(const float4 (&own)[U::OWN], float* stats, 
   *finite = !bad && most > -INFINITY;
 }
 
-// A tile of ROWS_AT_ONCE rows by a warp, once the CTAs' sums are there.
-template <class U, class S>
-__device__ __forceinline__ void finish(float* logits, float* tiles, int M, int N) {
-  constexpr int PARTS = U::ROWS / TILE, WARPS = U::THREADS / 32, ROWS_AT_ONCE = 32 / LANES;
-  static_assert(U::ROWS % TILE == 0 && U::THREADS % 32 == 0 && U::TOKENS % ROWS_AT_ONCE == 0, "whole tiles and warps");
+// Stores the logits of `rows` token rows from `token` on and describes their PARTS tiles from `tile` on: a tile of ROWS_AT_ONCE
+// rows by a warp, of which this is number `own` of `warps`. `four(row, quad)` gives the sums of four neighbouring tokens of the
+// vocabulary.
+template <int PARTS, class Four>
+__device__ __forceinline__ void describe(int rows, int64_t token, int tile, int own, int warps, float* logits, float* tiles, int M,
+                                         int N, Four four) {
+  constexpr int ROWS_AT_ONCE = 32 / LANES;
   const int all = (N + TILE - 1) / TILE, part = threadIdx.x % LANES;
-  for (int i = blockIdx.x * WARPS + threadIdx.x / 32; i < U::TOKENS / ROWS_AT_ONCE * PARTS; i += U::CTAS * WARPS) {
-    const int row = i / PARTS * ROWS_AT_ONCE, own = row + threadIdx.x % 32 / LANES, tile = blockIdx.z * PARTS + i % PARTS;
-    const int64_t token = int64_t(blockIdx.y) * U::TOKENS + own;
-    if (int64_t(blockIdx.y) * U::TOKENS + row >= M || tile >= all) continue;  // alike in the whole warp
-    const int first = tile * TILE + 4 * part;
+#pragma unroll 1
+  for (int i = own; i < rows / ROWS_AT_ONCE * PARTS; i += warps) {
+    const int first_row = i / PARTS * ROWS_AT_ONCE, row = first_row + threadIdx.x % 32 / LANES, here = tile + i % PARTS;
+    if (token + first_row >= M || here >= all) continue;  // alike in the whole warp
+    const int first = here * TILE + 4 * part;
     float x[OWN_QUADS][4];
 #pragma unroll
     for (int quad = 0; quad < OWN_QUADS; ++quad) {
       const int at = first + quad * LANES * 4;
       float4 sum = make_float4(-INFINITY, -INFINITY, -INFINITY, -INFINITY);
-      if (token < M && at < N) {
-        sum = gemm::sum4<U, S>(own, i % PARTS * QUADS + quad * LANES + part);
-        *reinterpret_cast<float4*>(logits + token * N + at) = sum;
+      if (token + row < M && at < N) {
+        sum = four(row, i % PARTS * QUADS + quad * LANES + part);
+        *reinterpret_cast<float4*>(logits + (token + row) * N + at) = sum;
       }
       x[quad][0] = sum.x, x[quad][1] = sum.y, x[quad][2] = sum.z, x[quad][3] = sum.w;
     }
     const float4 of_tile = summary(x, first);
-    if (part == 0 && token < M) *reinterpret_cast<float4*>(tiles + (token * all + tile) * 4) = of_tile;
+    if (part == 0 && token + row < M) *reinterpret_cast<float4*>(tiles + ((token + row) * all + here) * 4) = of_tile;
   }
 }
 
@@ -98,7 +100,10 @@ template <class U, class S>
 __device__ __forceinline__ void lm_head(const __nv_bfloat16* x, const __nv_bfloat16* w, float* logits, float* tiles, int M,
                                         int N) {
   gemm::sum_tile<U, S>(x, w, M, N, blockIdx.z);
-  head::finish<U, S>(logits, tiles, M, N);
+  constexpr int PARTS = U::ROWS / head::TILE, WARPS = U::THREADS / 32;
+  static_assert(U::ROWS % head::TILE == 0 && U::THREADS % 32 == 0 && U::TOKENS % 8 == 0, "whole tiles and warps");
+  head::describe<PARTS>(U::TOKENS, int64_t(blockIdx.y) * U::TOKENS, blockIdx.z * PARTS, blockIdx.x * WARPS + threadIdx.x / 32,
+                        U::CTAS * WARPS, logits, tiles, M, N, [](int row, int quad) { return gemm::sum4<U, S>(row, quad); });
   gemm::leave_tile<U>();
 }
 

@@ -17,6 +17,23 @@ family! { lm_head, template "dense/lm_head.cuh";
   launch  { grid (CTAS, ceil_div(M, TOKENS), ceil_div(N, ROWS)), block THREADS, cluster CTAS, pdl }
 }
 
+/// `lm_head` on sm_90a alone, with the same bits: warpgroups multiply, and a tile is two of 80 tokens of the vocabulary.
+family! { lm_head_wgmma, template "dense/head_wgmma.cuh";
+  dims    { K = hidden }
+  variant t160x40  { TOKENS = 40,  KEPT = 40, TAKEN = 0 }   on sm_90a when N % 4 == 0
+  variant t160x64  { TOKENS = 64,  KEPT = 64, TAKEN = 0 }   on sm_90a when N % 4 == 0
+  variant t160x136 { TOKENS = 136, KEPT = 48, TAKEN = 160 } on sm_90a when N % 4 == 0
+  const   { SEGS = max(min(4, ceil_div(K, 512)), min(8, ceil_div(K, 5376))), ROWS = 160, SHARE = 1, RUN = SEGS, CTAS = 1, CLUSTER = 1,
+            GROUPS = ceil_div(ROWS, 64), PART = ROWS, NT = TOKENS / 8, STEP = 64, LINE = ROWS + 4, SLOT = (ROWS + TOKENS) * 2 * STEP,
+            SLOTS = min(12, (230400 - KEPT * LINE * 4) / SLOT), THREADS = 128 * GROUPS + 32 + 96 * min(TAKEN, 1) }
+  require { K % 8 == 0, SEGS <= 4 }
+  smem    { ring: u8[SLOTS * SLOT] align 1024, sums: f32[KEPT * LINE] align 16, full: u64[SLOTS], empty: u64[SLOTS] }
+  args    { x: bf16[M, K] boxes [TOKENS, STEP], w: bf16[N, K] boxes [PART, STEP], logits: mut f32[M, N],
+            tiles: mut f32[M, ceil_div(N, 80), 4] }
+  sass    { "HGMMA", "UTMALDG.2D" }
+  launch  { grid resident, block THREADS, pdl }
+}
+
 /// From what `lm_head` wrote: the 64 best tokens of each row, best first, and the maximum of its logits and the sum of
 /// `e^(x - max)` (`stats`). Equal logits are ordered by token id; NaN and -inf are no tokens, and places that are left have
 /// token -1. `finite` is 1 unless the row has a NaN, a +inf or no finite entry. Rank `rank` holds tokens `rank * V ..`, and

@@ -16,14 +16,16 @@ __device__ __forceinline__ uint32_t pack(float low, float high) {
   return uint32_t(__bfloat16_as_ushort(both.y)) << 16 | __bfloat16_as_ushort(both.x);
 }
 
-// Rounds 16 rows of 8 tokens once and stores them, two rows of one token at a time, where `at(token, row)` says.
+// Rounds 16 rows of 8 tokens once and stores them, four rows of one token at a time, where `at(token, row)` says: whole sectors,
+// which two rows at a time are not. Neighbouring lanes have two of the four, and exchange what the other stores.
 template <class At>
 __device__ __forceinline__ void store_tile(const float4& sum, int64_t token, int row, At at) {
   const int lane = threadIdx.x % 32;
   const uint32_t low = ptx::transpose(pack(sum.x, sum.y)), high = ptx::transpose(pack(sum.z, sum.w));
-  token += lane / 4, row += 2 * (lane % 4);
-  if (__nv_bfloat16* to = at(token, row)) *reinterpret_cast<uint32_t*>(to) = low;
-  if (__nv_bfloat16* to = at(token, row + 8)) *reinterpret_cast<uint32_t*>(to) = high;
+  const bool odd = lane % 2;
+  const uint32_t others = __shfl_xor_sync(0xffffffffu, odd ? low : high, 1);
+  token += lane / 4, row += lane % 4 / 2 * 4 + (odd ? 8 : 0);
+  if (__nv_bfloat16* to = at(token, row)) *reinterpret_cast<uint2*>(to) = odd ? make_uint2(others, high) : make_uint2(low, others);
 }
 
 template <class U, class At>

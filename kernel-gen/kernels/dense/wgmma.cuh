@@ -153,6 +153,26 @@ __device__ __forceinline__ void consume(Sums<U>& total, int segment, Place<U>& a
   }
 }
 
+// Makes the barriers; the next kernel may come.
+template <class U, class S>
+__device__ __forceinline__ void start(const ptx::TensorMap& x, const ptx::TensorMap& w) {
+  using At = Tile<U>;
+  if (threadIdx.x == At::CONSUMERS) {
+    ptx::tensor_map_ahead(w);
+    ptx::tensor_map_ahead(x);
+  }
+  if (threadIdx.x < U::SLOTS) {
+    ptx::barrier_init(S::full() + threadIdx.x, 1);
+    ptx::barrier_init(S::empty() + threadIdx.x, At::CONSUMERS / 32 * U::SHARE);
+    ptx::barriers_ready();
+  }
+  if (U::CLUSTER > 1)
+    ptx::cluster_sync_relaxed();
+  else
+    __syncthreads();
+  ptx::grid_dependency_launch();
+}
+
 __device__ __forceinline__ float4 four(const float (&sum)[4]) { return make_float4(sum[0], sum[1], sum[2], sum[3]); }
 
 // Adds the segments of a tile, which CTAs of a cluster leave in shared memory: each adds, in order, every SEGS-th eight tokens.
@@ -198,20 +218,7 @@ __device__ __forceinline__ void meet(const Sums<U>& sum, int own, int token, int
 template <class U, class S>
 __device__ __forceinline__ void dense_wgmma(const ptx::TensorMap& x, const ptx::TensorMap& w, __nv_bfloat16* y, int M, int N) {
   using At = wgmma::Tile<U>;
-  if (threadIdx.x == At::CONSUMERS) {
-    ptx::tensor_map_ahead(w);
-    ptx::tensor_map_ahead(x);
-  }
-  if (threadIdx.x < U::SLOTS) {
-    ptx::barrier_init(S::full() + threadIdx.x, 1);
-    ptx::barrier_init(S::empty() + threadIdx.x, At::CONSUMERS / 32 * U::SHARE);
-    ptx::barriers_ready();
-  }
-  if (U::CLUSTER > 1)
-    ptx::cluster_sync_relaxed();
-  else
-    __syncthreads();
-  ptx::grid_dependency_launch();
+  wgmma::start<U, S>(x, w);
   wgmma::Work<U> work(M, N);
   if (threadIdx.x >= At::CONSUMERS) {
     if constexpr (U::TAKEN > 0) ptx::give_registers<24>();

@@ -10,6 +10,7 @@
 #include "kd/mma.cuh"
 #include "moe/top_experts.cuh"
 #include "ptx/cluster.cuh"
+#include "ptx/exchange.cuh"
 #include "ptx/pdl.cuh"
 #include "ptx/copy.cuh"
 
@@ -179,27 +180,120 @@ __device__ __forceinline__ void products(const Place<U>& place, const __nv_bfloa
   if (place.segment == 0) each([](float& at, float own) { at = own + at; });
 }
 
-// Scores of the cluster's experts for this CTA's share of its tokens; four experts a thread.
-template <class U, class S>
-__device__ __forceinline__ void scores(const Place<U>& place, float* scores, int M) {
-  constexpr int QUADS = U::ROWS / 4;
-  const float* sums = reinterpret_cast<const float*>(S::tile());
-  for (int i = threadIdx.x; i < U::SHARE * QUADS; i += 32 * U::WARPS) {
-    const int token = place.rank * U::SHARE + i / QUADS, expert = place.expert + i % QUADS * 4;
-    if (place.token + token >= M || expert >= U::E) continue;
-    float4 part[U::RANKS];
-#pragma unroll
-    for (int rank = 0; rank < U::RANKS; ++rank)
-      part[rank] = ptx::load_cluster16(sums + token * U::LINE + i % QUADS * 4, rank);
-    float4 sum = part[0];
-#pragma unroll
-    for (int rank = 1; rank < U::RANKS; ++rank)
-      sum.x += part[rank].x, sum.y += part[rank].y, sum.z += part[rank].z, sum.w += part[rank].w;
-    const float4 score = make_float4(1.0f / (1.0f + expf(-sum.x)), 1.0f / (1.0f + expf(-sum.y)),
-                                     1.0f / (1.0f + expf(-sum.z)), 1.0f / (1.0f + expf(-sum.w)));
-    *reinterpret_cast<float4*>(scores + (place.token + token) * U::E + expert) = score;
+// What is left once this CTA's sums are in shared memory, `sums[token][row]`: scores, and the choice for a share of the tokens by
+// the last CTA of the expert blocks to finish them.
+struct Choices {
+  const float* bias;
+  const int32_t* slots;
+  int32_t groups, top_groups, normalize;
+  float scaling;
+  int32_t* arrived;
+  float* scores;
+  int32_t* ids;
+  float* weights;
+
+  // What the choice needs besides scores is at hand when it begins; these copies are in the next group.
+  template <class U, class S>
+  __device__ __forceinline__ void prepare() const {
+    for (int i = 4 * threadIdx.x; i < U::E; i += 128 * U::WARPS) ptx::copy16(ptx::shared_address(S::biases() + i), bias + i);
   }
-}
+
+  // With PUSH: where the sums of CTA `rank` for a token of this CTA's share arrive.
+  template <class U, class S>
+  __device__ __forceinline__ static float4* place(int rank, int token, int quad) {
+    return reinterpret_cast<float4*>(S::parts()) + (rank * U::SHARE + token) * (U::ROWS / 4) + quad;
+  }
+
+  // Makes room for them. Between this and `push` all CTAs of the cluster have to start, while the products are made.
+  template <class U, class S>
+  __device__ __forceinline__ static void expect() {
+    if (threadIdx.x == 0) {
+      ptx::barrier_init(S::ready(), 1);
+      ptx::barriers_ready();
+      ptx::barrier_arrive_expect(S::ready(), U::TOKENS * U::ROWS * 4);
+    }
+    __syncthreads();
+    ptx::cluster_arrive();
+  }
+
+  // To each CTA this one's sums of its share, and waits for what the others send. Nobody leaves before all has come, so that the cluster
+  // needs no barrier.
+  template <class U, class S>
+  __device__ __forceinline__ static void push(const float* sums) {
+    constexpr int QUADS = U::ROWS / 4;
+    __syncthreads();
+    ptx::cluster_wait();
+    for (int i = threadIdx.x; i < U::TOKENS * QUADS; i += 32 * U::WARPS) {
+      const int token = i / QUADS, quad = i % QUADS;
+      ptx::send16(reinterpret_cast<float*>(place<U, S>(blockIdx.x, token % U::SHARE, quad)),
+                  *reinterpret_cast<const float4*>(sums + token * U::LINE + quad * 4), S::ready(), token / U::SHARE);
+    }
+    ptx::barrier_wait_cluster(S::ready(), 0);
+  }
+
+  // Scores of the cluster's experts for this CTA's share of its tokens; four experts a thread.
+  template <class U, class S>
+  __device__ __forceinline__ void score(const float* sums, int64_t token, int expert, int M) const {
+    constexpr int QUADS = U::ROWS / 4;
+    for (int i = threadIdx.x; i < U::SHARE * QUADS; i += 32 * U::WARPS) {
+      const int own = blockIdx.x * U::SHARE + i / QUADS, first = expert + i % QUADS * 4;
+      if (token + own >= M || first >= U::E) continue;
+      float4 part[U::RANKS];
+#pragma unroll
+      for (int rank = 0; rank < U::RANKS; ++rank) {
+        const float* from = sums + own * U::LINE + i % QUADS * 4;
+        if constexpr (U::PUSH)
+          part[rank] = *place<U, S>(rank, i / QUADS, i % QUADS);
+        else
+          part[rank] = U::RANKS == 1 ? *reinterpret_cast<const float4*>(from) : ptx::load_cluster16(from, rank);
+      }
+      float4 sum = part[0];
+#pragma unroll
+      for (int rank = 1; rank < U::RANKS; ++rank)
+        sum.x += part[rank].x, sum.y += part[rank].y, sum.z += part[rank].z, sum.w += part[rank].w;
+      const float4 score = make_float4(1.0f / (1.0f + expf(-sum.x)), 1.0f / (1.0f + expf(-sum.y)),
+                                       1.0f / (1.0f + expf(-sum.z)), 1.0f / (1.0f + expf(-sum.w)));
+      *reinterpret_cast<float4*>(scores + (token + own) * U::E + first) = score;
+    }
+  }
+
+  // Of tokens from `token` and experts from `expert` on. `space`, shared memory, has E + 64 floats for each warp. By all threads, whose
+  // sums need not be visible to each other yet.
+  template <class U, class S>
+  __device__ __forceinline__ void decide(const float* sums, float* space, int64_t token, int expert, int M) const {
+    constexpr int ROUNDS = (U::SHARE + U::WARPS - 1) / U::WARPS;
+    const int warp = threadIdx.x / 32;
+    const int64_t first = token + blockIdx.x * U::SHARE;
+    int32_t slot[ROUNDS];
+#pragma unroll
+    for (int round = 0; round < ROUNDS; ++round) {
+      const int64_t row = first + warp + round * U::WARPS;
+      slot[round] = row < M ? ptx::load4(slots + row) : -1;
+    }
+    if constexpr (U::PUSH)
+      push<U, S>(sums);
+    else if (U::RANKS > 1)
+      ptx::cluster_sync();
+    else
+      __syncthreads();
+    score<U, S>(sums, token, expert, M);
+    if (U::RANKS > 1 && !U::PUSH) ptx::cluster_arrive();
+    const bool last = first < M && arrive_last(arrived + first, U::BLOCKS, S::flag());
+    if (U::RANKS > 1 && !U::PUSH) ptx::cluster_wait();  // no CTA may leave, or use its shared memory anew, while its sums are read
+    if (!last) return;
+    space += warp * (U::E + 64);
+#pragma unroll 1
+    for (int round = 0; round < ROUNDS; ++round) {
+      const int64_t row = first + warp + round * U::WARPS;
+      if (row >= first + U::SHARE || row >= M) break;
+      if (slot[round] >= 0)
+        choose<U>(scores + row * U::E, S::biases(), groups, top_groups, normalize != 0, scaling, space, ids + row * U::T,
+                  weights + row * U::T);
+      else if (threadIdx.x % 32 < U::T)
+        ids[row * U::T + threadIdx.x % 32] = -1, weights[row * U::T + threadIdx.x % 32] = 0.0f;
+    }
+  }
+};
 
 }  // namespace route
 
@@ -208,36 +302,13 @@ __device__ __forceinline__ void router(const __nv_bfloat16* x, const __nv_bfloat
                                        const int32_t* slots, int32_t groups, int32_t top_groups, int32_t normalize,
                                        float scaling, int32_t* arrived, float* scores, int32_t* ids, float* weights,
                                        int M) {
-  constexpr int ROUNDS = (U::SHARE + U::WARPS - 1) / U::WARPS;
   const route::Place<U> place;
-  const int warp = threadIdx.x / 32;
-  const int64_t first = place.token + place.rank * U::SHARE;
-  // What the choice needs besides scores is at hand when it begins. These copies belong to the first group of `products`.
-  for (int i = 4 * threadIdx.x; i < U::E; i += 128 * U::WARPS) ptx::copy16(ptx::shared_address(S::biases() + i), bias + i);
+  const route::Choices choices{bias, slots, groups, top_groups, normalize, scaling, arrived, scores, ids, weights};
+  if constexpr (U::PUSH) choices.expect<U, S>();
+  choices.prepare<U, S>();
   route::products<U, S>(place, x, w, M);
-  int32_t slot[ROUNDS];
-#pragma unroll
-  for (int round = 0; round < ROUNDS; ++round) {
-    const int64_t row = first + warp + round * U::WARPS;
-    slot[round] = row < M ? ptx::load4(slots + row) : -1;
-  }
-  ptx::cluster_sync();
-  route::scores<U, S>(place, scores, M);
-  ptx::cluster_arrive();
-  const bool last = first < M && arrive_last(arrived + first, U::BLOCKS, S::flag());
-  ptx::cluster_wait();  // no CTA may leave, or use its shared memory anew, while its sums are read
-  if (!last) return;
-  float* space = reinterpret_cast<float*>(S::tile()) + warp * (U::E + 64);
-#pragma unroll 1
-  for (int round = 0; round < ROUNDS; ++round) {
-    const int64_t row = first + warp + round * U::WARPS;
-    if (row >= first + U::SHARE || row >= M) break;
-    if (slot[round] >= 0)
-      route::choose<U>(scores + row * U::E, S::biases(), groups, top_groups, normalize != 0, scaling, space, ids + row * U::T,
-                       weights + row * U::T);
-    else if (threadIdx.x % 32 < U::T)
-      ids[row * U::T + threadIdx.x % 32] = -1, weights[row * U::T + threadIdx.x % 32] = 0.0f;
-  }
+  float* tile = reinterpret_cast<float*>(S::tile());
+  choices.decide<U, S>(tile, tile, place.token, place.expert, M);
 }
 
 }  // namespace kd

@@ -4,7 +4,7 @@ use cudarc::driver::CudaSlice;
 use half::bf16;
 
 use crate::families::{lm_head, lm_head_top_k};
-use crate::{Choice, HEAD_TILE, KernelError, Kernels, Stream, TensorMut, TensorRef};
+use crate::{Choice, HEAD_TILE, HeadProduct, KernelError, Kernels, Stream, TensorMut, TensorRef};
 
 /// Best tokens of a row.
 const TOP: usize = 64;
@@ -12,7 +12,7 @@ const TOP: usize = 64;
 /// Kernels and memory for up to as many rows as planned.
 pub(super) struct Head {
     vocab: usize,
-    product: lm_head::LmHead,
+    product: HeadProduct,
     top_k: lm_head_top_k::LmHeadTopK,
     logits: CudaSlice<f32>,
     tiles: CudaSlice<f32>,
@@ -36,7 +36,7 @@ impl Head {
         let ints = |count: usize| stream.cuda().alloc_zeros::<i32>(count).map_err(failed);
         Ok(Self {
             vocab,
-            product: lm_head::LmHead::load(kernels, lm_head::Dims { k: int(hidden) })?,
+            product: HeadProduct::load(kernels, int(hidden))?,
             top_k: lm_head_top_k::LmHeadTopK::load(kernels, lm_head_top_k::Dims { v: int(vocab) })?,
             logits: floats(rows * vocab)?,
             tiles: floats(rows * vocab.div_ceil(HEAD_TILE) * 4)?,
@@ -63,7 +63,7 @@ impl Head {
             logits: TensorMut::new(stream, self.logits.slice_mut(..all), logits)?,
             tiles: TensorMut::new(stream, self.tiles.slice_mut(..described), tiles)?,
         };
-        self.product.launch(stream, Choice::Auto, args)?;
+        self.product.launch(stream, args)?;
         let args = lm_head_top_k::Args {
             logits: TensorRef::new(stream, self.logits.slice(..all), logits)?,
             tiles: TensorRef::new(stream, self.tiles.slice(..described), tiles)?,

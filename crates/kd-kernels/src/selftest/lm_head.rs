@@ -1,12 +1,17 @@
-//! `lm_head` against `kd_tensor::linear`, and what it says of each tile against its own logits.
+//! `lm_head` and `lm_head_wgmma` against `kd_tensor::linear`, against each other bit by bit, and what they say of each tile
+//! against their own logits.
+
+use std::collections::BTreeMap;
 
 use cudarc::driver::CudaSlice;
 use half::bf16;
 use kd_tensor::{Bf16Matrix, Matrix, Pool, linear};
 
-use super::{Failure, Outcome, Output, Random, Subject, Written, gather, units, upload, verify};
+use super::{
+    Failure, Outcome, Output, Random, Subject, Written, gather, same_as_first, units, upload, verify,
+};
 use crate::bundle::Row;
-use crate::families::lm_head;
+use crate::families::{lm_head, lm_head_wgmma};
 use crate::{Choice, Device, HEAD_TILE as TILE, KernelError, Kernels, Stream, TensorRef};
 
 /// One rank's tokens of K2.6, and a vocabulary that is no whole number of tiles.
@@ -25,8 +30,12 @@ pub(super) fn check(
 ) -> Result<Vec<Outcome>, Failure> {
     let mut outcomes = Vec::new();
     let most = rows.iter().copied().max().unwrap_or_default();
-    for row in units(kernels, "lm_head") {
-        outcomes.extend(verify(&Head::new(device, kernels, row, most, seed)?, rows)?);
+    // What the first variant of each K wrote.
+    let mut first = BTreeMap::new();
+    for row in ["lm_head", "lm_head_wgmma"].iter().flat_map(|family| units(kernels, family)) {
+        let head = Head::new(device, kernels, row, most, seed)?;
+        outcomes.extend(verify(&head, rows)?);
+        same_as_first(&head, first.entry(head.k).or_default(), most)?;
     }
     Ok(outcomes)
 }
@@ -49,13 +58,29 @@ struct Head {
     stream: Stream,
     unit: String,
     variant: String,
-    kernel: lm_head::LmHead,
+    kernel: Kernel,
     k: usize,
     n: usize,
     x: Vec<bf16>,
     weights: CudaSlice<bf16>,
     columns: Vec<usize>,
     expected: Matrix,
+}
+
+enum Kernel {
+    Any(lm_head::LmHead),
+    Groups(lm_head_wgmma::LmHeadWgmma),
+}
+
+impl Kernel {
+    fn load(kernels: &Kernels, family: &str, k: i64) -> Result<Self, KernelError> {
+        Ok(match family {
+            "lm_head_wgmma" => {
+                Self::Groups(lm_head_wgmma::LmHeadWgmma::load(kernels, lm_head_wgmma::Dims { k })?)
+            }
+            _ => Self::Any(lm_head::LmHead::load(kernels, lm_head::Dims { k })?),
+        })
+    }
 }
 
 struct Memory {
@@ -86,7 +111,7 @@ impl Head {
         Ok(Self {
             unit: row.unit.clone(),
             variant: row.variant.clone(),
-            kernel: lm_head::LmHead::load(kernels, lm_head::Dims { k: dim })?,
+            kernel: Kernel::load(kernels, &row.family, dim)?,
             k,
             n,
             weights: upload(&stream, &weight)?,
@@ -158,13 +183,18 @@ impl Subject for Head {
 
     fn launch(&self, memory: &mut Memory) -> Result<(), KernelError> {
         let (stream, rows) = (&self.stream, memory.rows);
-        let args = lm_head::Args {
-            x: TensorRef::new(stream, memory.x.as_view(), [rows, self.k])?,
-            w: TensorRef::new(stream, self.weights.as_view(), [self.n, self.k])?,
-            logits: memory.logits.tensor(stream, [rows, self.n])?,
-            tiles: memory.tiles.tensor(stream, [rows, self.n.div_ceil(TILE), 4])?,
-        };
-        self.kernel.launch(stream, Choice::Forced(&self.variant), args).map(drop)
+        let x = TensorRef::new(stream, memory.x.as_view(), [rows, self.k])?;
+        let w = TensorRef::new(stream, self.weights.as_view(), [self.n, self.k])?;
+        let logits = memory.logits.tensor(stream, [rows, self.n])?;
+        let tiles = memory.tiles.tensor(stream, [rows, self.n.div_ceil(TILE), 4])?;
+        let choice = Choice::Forced(self.variant.as_str());
+        match &self.kernel {
+            Kernel::Any(kernel) => kernel.launch(stream, choice, lm_head::Args { x, w, logits, tiles }),
+            Kernel::Groups(kernel) => {
+                kernel.launch(stream, choice, lm_head_wgmma::Args { x, w, logits, tiles })
+            }
+        }
+        .map(drop)
     }
 
     fn written(&self, memory: &mut Memory) -> Result<Vec<Written>, KernelError> {

@@ -28,7 +28,7 @@ mod walk;
 pub use compare::{Bound, first_difference, same_bits};
 pub use memory::{Output, Written, gather, upload};
 pub use random::Random;
-pub use subject::{Subject, verify};
+pub use subject::{Subject, same_as_first, verify};
 
 use cudarc::driver::DriverError;
 

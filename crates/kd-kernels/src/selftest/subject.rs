@@ -74,6 +74,26 @@ pub fn verify<S: Subject>(subject: &S, rows: &[usize]) -> Result<Vec<Outcome>, F
     Ok(outcomes)
 }
 
+/// Variants that must agree in every bit, on the first `rows` input rows: `first` is what the first of them wrote, empty before it.
+///
+/// # Errors
+/// The first difference, a launch that fails.
+pub fn same_as_first<S: Subject>(subject: &S, first: &mut Vec<Written>, rows: usize) -> Result<(), Failure> {
+    let written = run(subject, &(0..rows).collect::<Vec<_>>())?;
+    if first.is_empty() {
+        *first = written;
+        return Ok(());
+    }
+    for (own, other) in written.iter().zip(first.iter()) {
+        if let Some(byte) = first_difference(&own.bytes, &other.bytes) {
+            let (row, at) = (byte / own.row_bytes.max(1), byte % own.row_bytes.max(1));
+            let what = format!("`{}`: byte {at} of row {row} is another than in the first variant", own.name);
+            return Err(Failure::Wrong { unit: subject.unit().to_owned(), rows, what });
+        }
+    }
+    Ok(())
+}
+
 /// One launch; fails if memory beyond its rows was written.
 fn run<S: Subject>(subject: &S, order: &[usize]) -> Result<Vec<Written>, Failure> {
     let mut memory = subject.memory(order)?;

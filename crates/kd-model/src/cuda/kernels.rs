@@ -2,10 +2,12 @@
 
 use kd_kernels::families::{
     absorb_query, absorb_value, add_rms_norm, commit, embed, few_gate, few_route, gather_taps, head_queries,
-    head_values, lm_head, mla_inputs, norm_dense, query_rope, rms_norm, router, silu_mul, tree_mla,
-    tree_mla_merge,
+    head_values, mla_inputs, norm_dense, query_rope, rms_norm, router, silu_mul, tree_mla, tree_mla_merge,
 };
-use kd_kernels::{DenseProduct, DenseScratch, KernelError, Kernels, Stream, TensorMut, TensorRef};
+use kd_kernels::{
+    DenseProduct, DenseScratch, HeadProduct, KernelError, Kernels, RouterProduct, Stream, TensorMut,
+    TensorRef,
+};
 use kd_moe::gpu::ExpertKernels;
 
 use half::bf16;
@@ -28,9 +30,9 @@ pub(crate) struct TargetKernels {
     pub(crate) absorb_value: absorb_value::AbsorbValue,
     pub(crate) dense_gate: silu_mul::SiluMul,
     pub(crate) shared_gate: silu_mul::SiluMul,
-    pub(crate) router: router::Router,
+    pub(crate) router: RouterProduct,
     pub(crate) experts: ExpertKernels,
-    pub(crate) lm_head: lm_head::LmHead,
+    pub(crate) lm_head: HeadProduct,
     pub(crate) commit: commit::Commit,
     pub(crate) gather_taps: gather_taps::GatherTaps,
     few: Option<FewKernels>,
@@ -94,9 +96,9 @@ impl TargetKernels {
             )?,
             dense_gate: gate(dims.dense_width)?,
             shared_gate: gate(dims.shared_width)?,
-            router: router::Router::load(kernels, router::Dims { h, e, t })?,
+            router: RouterProduct::load(kernels, router::Dims { h, e, t })?,
             experts: ExpertKernels::load(kernels, dims.experts)?,
-            lm_head: lm_head::LmHead::load(kernels, lm_head::Dims { k: h })?,
+            lm_head: HeadProduct::load(kernels, h)?,
             commit: commit::Commit::load(kernels, commit::Dims { w: int(a.cache_width()) })?,
             gather_taps: gather_taps::GatherTaps::load(kernels, gather_taps::Dims { h })?,
             few: FewKernels::load(kernels, dims)?,

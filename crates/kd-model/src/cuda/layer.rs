@@ -274,7 +274,7 @@ impl<'a> Pass<'a> {
             ids: head_mut(stream, &mut rows.routing.ids, [count, dims.router.top_k])?,
             weights: head_mut(stream, &mut rows.routing.weights, [count, dims.router.top_k])?,
         };
-        target.kernels.router.launch(stream, Choice::Auto, args)?;
+        target.kernels.router.launch(stream, args)?;
         Ok(())
     }
 

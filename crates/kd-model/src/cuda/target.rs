@@ -240,7 +240,7 @@ impl CudaTarget {
             logits: head_mut(stream, logits, [rows, vocab])?,
             tiles: head_mut(stream, tiles, [rows, vocab.div_ceil(HEAD_TILE), 4])?,
         };
-        self.kernels.lm_head.launch(stream, Choice::Auto, args)?;
+        self.kernels.lm_head.launch(stream, args)?;
         Ok(())
     }
 

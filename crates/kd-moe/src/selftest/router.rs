@@ -1,12 +1,14 @@
-//! `router` against [`Router::route`](crate::Router::route).
+//! `router` and `router_wgmma` against [`Router::route`](crate::Router::route), and against each other bit by bit.
+
+use std::collections::BTreeMap;
 
 use half::bf16;
 use kd_kernels::bundle::Row;
-use kd_kernels::families::router;
+use kd_kernels::families::{router, router_wgmma};
 use kd_kernels::selftest::{
-    Failure, Outcome, Output, Random, Subject, Written, gather, units, upload, verify,
+    Failure, Outcome, Output, Random, Subject, Written, gather, same_as_first, units, upload, verify,
 };
-use kd_kernels::{Choice, CudaSlice, Device, KernelError, Kernels, Stream, TensorRef};
+use kd_kernels::{Choice, CudaSlice, Device, KernelError, Kernels, RouterProduct, Stream, TensorRef};
 use kd_tensor::{Bf16Matrix, Matrix, Pool};
 
 use crate::{Router, RouterConfig, Routing};
@@ -30,10 +32,13 @@ pub(super) fn check(
 ) -> Result<Vec<Outcome>, Failure> {
     let mut outcomes = Vec::new();
     let most = rows.iter().copied().max().unwrap_or_default();
-    for row in units(kernels, "router") {
-        for groups in [1, 8] {
-            let case = Case::new(device, kernels, row, groups, most, seed);
-            outcomes.extend(verify(&case?, rows)?);
+    for groups in [1, 8] {
+        // What the first variant of each size wrote.
+        let mut first = BTreeMap::new();
+        for row in ["router", "router_wgmma"].iter().flat_map(|family| units(kernels, family)) {
+            let case = Case::new(device, kernels, row, groups, most, seed)?;
+            outcomes.extend(verify(&case, rows)?);
+            same_as_first(&case, first.entry((case.width, case.experts)).or_default(), most)?;
         }
     }
     Ok(outcomes)
@@ -48,7 +53,7 @@ struct Case {
     stream: Stream,
     unit: String,
     variant: String,
-    kernel: router::Router,
+    kernel: Kernel,
     width: usize,
     experts: usize,
     x: Vec<bf16>,
@@ -57,6 +62,23 @@ struct Case {
     cpu: Router,
     /// The CPU's result on all input rows.
     expected: Routing,
+}
+
+enum Kernel {
+    Any(router::Router),
+    Groups(router_wgmma::RouterWgmma),
+}
+
+impl Kernel {
+    fn load(kernels: &Kernels, family: &str, dims: router::Dims) -> Result<Self, KernelError> {
+        let router::Dims { h, e, t } = dims;
+        Ok(match family {
+            "router_wgmma" => {
+                Self::Groups(router_wgmma::RouterWgmma::load(kernels, router_wgmma::Dims { h, e, t })?)
+            }
+            _ => Self::Any(router::Router::load(kernels, dims)?),
+        })
+    }
 }
 
 struct Memory {
@@ -105,7 +127,7 @@ impl Case {
         Ok(Self {
             unit: row.unit.clone(),
             variant: row.variant.clone(),
-            kernel: router::Router::load(kernels, router::Dims { h, e, t })?,
+            kernel: Kernel::load(kernels, &row.family, router::Dims { h, e, t })?,
             width,
             experts,
             weight: upload(&stream, &weight)?,
@@ -207,7 +229,12 @@ impl Subject for Case {
             ids: memory.ids.tensor(stream, [rows, config.top_k])?,
             weights: memory.weights.tensor(stream, [rows, config.top_k])?,
         };
-        self.kernel.launch(stream, Choice::Forced(&self.variant), args).map(drop)
+        let choice = Choice::Forced(self.variant.as_str());
+        match &self.kernel {
+            Kernel::Any(kernel) => kernel.launch(stream, choice, args),
+            Kernel::Groups(kernel) => kernel.launch(stream, choice, RouterProduct::wide(args)),
+        }
+        .map(drop)
     }
 
     fn written(&self, memory: &mut Memory) -> Result<Vec<Written>, KernelError> {

@@ -2,9 +2,9 @@
 
 use kd_kernels::families::{
     add_rms_norm, draft_block, drafter_attention, drafter_context, drafter_heads, drafter_merge, embed,
-    lm_head, lm_head_top_k, rms_norm, silu_mul, tap_columns,
+    lm_head_top_k, rms_norm, silu_mul, tap_columns,
 };
-use kd_kernels::{KernelError, Kernels};
+use kd_kernels::{HeadProduct, KernelError, Kernels};
 
 use super::DraftDims;
 use crate::cuda::kernels::{Products, int};
@@ -23,7 +23,7 @@ pub(super) struct DraftKernels {
     pub(super) attention: drafter_attention::DrafterAttention,
     pub(super) merge: drafter_merge::DrafterMerge,
     pub(super) gate: silu_mul::SiluMul,
-    pub(super) lm_head: lm_head::LmHead,
+    pub(super) lm_head: HeadProduct,
     pub(super) top_k: lm_head_top_k::LmHeadTopK,
 }
 
@@ -49,7 +49,7 @@ impl DraftKernels {
             )?,
             merge: drafter_merge::DrafterMerge::load(kernels, merge)?,
             gate: silu_mul::SiluMul::load(kernels, silu_mul::Dims { i })?,
-            lm_head: lm_head::LmHead::load(kernels, lm_head::Dims { k: h })?,
+            lm_head: HeadProduct::load(kernels, h)?,
             top_k: lm_head_top_k::LmHeadTopK::load(kernels, lm_head_top_k::Dims { v })?,
         })
     }

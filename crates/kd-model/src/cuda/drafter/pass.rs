@@ -186,7 +186,7 @@ impl Pass<'_> {
             logits: head_mut(stream, &mut memory.logits, [count, vocab])?,
             tiles: head_mut(stream, &mut memory.tiles, tiles)?,
         };
-        kernels.lm_head.launch(stream, Choice::Auto, args)?;
+        kernels.lm_head.launch(stream, args)?;
         let args = lm_head_top_k::Args {
             logits: head(stream, &memory.logits, [count, vocab])?,
             tiles: head(stream, &memory.tiles, tiles)?,

@@ -67,9 +67,9 @@ fn of(family: &str) -> Phase {
             Phase::Dense
         }
         "head_queries" | "head_values" | "few_gate" | "norm_dense" => Phase::Dense,
-        "router" | "few_route" => Phase::Router,
+        "router" | "router_wgmma" | "few_route" => Phase::Router,
         "rms_norm" | "add_rms_norm" => Phase::Norms,
-        "lm_head" => Phase::Logits,
+        "lm_head" | "lm_head_wgmma" => Phase::Logits,
         "sample" => Phase::Sampling,
         "commit" | "gather_taps" => Phase::Commit,
         _ if family.starts_with("moe_") => Phase::Moe,
@@ -101,11 +101,13 @@ mod tests {
             "norm_dense",
             "silu_mul",
             "router",
+            "router_wgmma",
             "moe_group",
             "moe_gate_up",
             "moe_down",
             "moe_combine",
             "lm_head",
+            "lm_head_wgmma",
             "sample",
         ];
         for family in families {
