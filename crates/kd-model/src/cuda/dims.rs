@@ -1,11 +1,12 @@
 //! What one rank of a target looks like: sizes, and the constants that are no weights.
 
-use kd_attn::{MlaConfig, Rope};
+use kd_attn::{KvCacheDtype, MlaConfig, Rope};
 use kd_kernels::Profile;
 use kd_moe::RouterConfig;
 use kd_moe::gpu::Shape;
 
 use super::CudaError;
+use crate::Target;
 use crate::config::{LATENT_NORM_EPS, TargetConfig};
 
 /// Sizes of one rank, and the constants of its layers.
@@ -44,6 +45,18 @@ pub struct Dims {
 }
 
 impl Dims {
+    /// One rank of a loaded target.
+    ///
+    /// # Errors
+    /// As [`Dims::of`].
+    pub fn of_target(target: &Target, rank: usize) -> Result<Self, CudaError> {
+        let (key, supported) = ("kv_cache_dtype", "auto, so far");
+        match target.kv_cache_dtype() {
+            KvCacheDtype::Auto => Self::of(target.config(), rank, target.ranks()),
+            KvCacheDtype::Fp8 => Err(CudaError::Unsupported { key, found: "fp8".to_owned(), supported }),
+        }
+    }
+
     /// One rank of `ranks` of a checkpoint.
     ///
     /// # Errors

@@ -37,7 +37,7 @@ pub struct CudaTarget {
 /// # Errors
 /// A shape without a profile, or a profile without a bundle: both say what to build.
 pub fn open_kernels(device: &Device, search: &Search, target: &Target) -> Result<Kernels, CudaError> {
-    let dims = Dims::of(target.config(), 0, target.ranks())?;
+    let dims = Dims::of_target(target, 0)?;
     Ok(Kernels::open(device, dims.profile, search)?)
 }
 
@@ -65,7 +65,7 @@ impl CudaTarget {
         rank: usize,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self, CudaError> {
-        let dims = Dims::of(target.config(), rank, target.ranks())?;
+        let dims = Dims::of_target(target, rank)?;
         super::plan::room_for_weights(stream, &dims)?;
         let loaded = TargetKernels::load(kernels, &dims)?;
         let mut loader = LayerLoader::new(stream, kernels, &dims)?;
