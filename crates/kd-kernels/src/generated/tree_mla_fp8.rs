@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "tree_mla_fp8",
-    contract: "62435d51e111d378",
+    contract: "c13e25ebcb009127",
     variants: &["m64", "n8", "n16"],
     cooperative: false,
     pdl: true,
