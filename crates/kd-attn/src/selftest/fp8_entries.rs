@@ -36,7 +36,12 @@ pub(super) fn check(
         let error = entries.judge(&found).map_err(wrong)?;
         entries.few_rows(kernels, &found)?.map_err(wrong)?;
         entries.stored(kernels, &found)?.map_err(wrong)?;
-        let any = Random::new(seed + 1).values(TOKENS * entries.entry.width(), 9.0);
+        // Largest values all over a power of two and beyond: scales of both sides of 1.75 times one.
+        let mut any = Random::new(seed + 1).values(TOKENS * entries.entry.width(), 9.0);
+        for (token, values) in any.chunks_exact_mut(entries.entry.width()).enumerate() {
+            let by = 1.0 + token as f32 / TOKENS as f32;
+            values.iter_mut().for_each(|value| *value = bf16::from_f32(value.to_f32() * by));
+        }
         entries.stored(kernels, &any)?.map_err(wrong)?;
         let bytes = 2 * TOKENS * entries.width();
         outcomes.push(Outcome { unit: row.unit.clone(), rows: TOKENS, error, micros: 0.0, bytes });
