@@ -115,6 +115,10 @@ fn k26_itself_is_inspected_in_two_seconds_and_a_gigabyte() {
     let fit = |i: usize| ranks[i]["kv_tokens"].as_u64().expect("a number");
     assert!(fit(0) == 0 && fit(2) == 0 && fit(3) > 262_144, "{ranks:?}");
     assert!(ranks.iter().all(|rank| rank["refused"] == json!([])), "{ranks:?}");
+    let fp8 = run(["inspect", "--json", "--kv-cache-dtype", "fp8", &text(dir.path())]).objects()[0].clone();
+    assert_eq!(fp8["constants"]["kv_bytes_per_token"], json!(61 * 656));
+    let more = fp8["ranks"][3]["kv_tokens"].as_u64().expect("a number") as f64 / fit(3) as f64;
+    assert!((more - 1152.0 / 656.0).abs() < 0.001, "{more} times as many tokens");
     assert!(elapsed < Duration::from_secs(10), "{elapsed:?}: a loaded machine may be slow, but not so slow");
 
     // The same within a gigabyte of memory of its own: pages of mapped headers are the file's.

@@ -178,7 +178,8 @@ fn the_first_key_of_the_context_is_seen_by_every_row() {
     let seen = context.logits(&rows, Mask::Tree(&masks));
     // As good as hidden: a latent of zeros adds nothing but its share of the softmax.
     for layer in 0..models.target.config().num_hidden_layers {
-        context.cache.token_mut(layer, &[PageId(0)], 0).fill(0.0);
+        let zeros = vec![0.0; context.cache.width()];
+        context.cache.write(layer, &[PageId(0)], 0, &zeros);
     }
     let hidden = context.logits(&rows, Mask::Tree(&masks));
     assert!(seen.iter().zip(&hidden).all(|(a, b)| a != b), "a row does not see the first key");

@@ -77,7 +77,7 @@ fn fault_10_a_windowed_drafter_sees_its_window_and_nothing_before() {
         let mut poison = |positions: std::ops::Range<usize>| {
             for (layer, position) in (0..cache.layers()).flat_map(|l| positions.clone().map(move |p| (l, p)))
             {
-                cache.token_mut(layer, &pages, position).fill(f32::NAN);
+                cache.write(layer, &pages, position, &vec![f32::NAN; cache.width()]);
             }
             draft(&cache)
         };
@@ -235,9 +235,7 @@ fn fault_27_nodes_of_ragged_trees_equal_runs_over_their_paths() {
             let own = Context::new(&models, prompt, pages.clone(), 6);
             for (layer, position) in (0..cache.layers()).flat_map(|l| (0..prompt.len()).map(move |p| (l, p)))
             {
-                cache
-                    .token_mut(layer, pages, position)
-                    .copy_from_slice(own.cache.token(layer, pages, position));
+                cache.write(layer, pages, position, &own.cache.token(layer, pages, position));
             }
         }
         let trees = [70, 3, 12].map(|nodes| random_tree(&mut n, nodes, vocab));

@@ -9,6 +9,7 @@ mod demo;
 mod device;
 mod faults;
 mod goldens;
+mod kv_fp8;
 mod layering;
 mod lossless;
 mod lossless_ends;

@@ -1,13 +1,12 @@
 //! Timing tree-verify attention against what the device allows: what `kd bench attn` prints and records.
 
-use half::bf16;
 use kd_kernels::bench::{Rates, median};
 use kd_kernels::selftest::{Random, units};
 use kd_kernels::{Device, KernelError, Kernels};
 
 use crate::selftest::tree_mla::case::{Branch, Case, Widths};
 use crate::selftest::tree_mla::launch::{Attention, Pass, Room};
-use crate::{Leaves, PAGE_TOKENS};
+use crate::{KvCacheDtype, Leaves, PAGE_TOKENS};
 
 /// A working set over several times any L2: reads of it come from memory.
 const COLD: usize = 512 << 20;
@@ -54,7 +53,7 @@ impl Measured {
     }
 }
 
-/// Measures one cell on the attention of `kernels`' profile; `cold`: the context comes from memory. `variant`: that one, else
+/// Measures one cell on the attention of `kernels`' profile over pages of `cache`; `cold`: the context comes from memory. `variant`: that one, else
 /// the launcher's choice.
 ///
 /// # Errors
@@ -66,18 +65,21 @@ pub fn measure(
     cold: bool,
     variant: Option<&str>,
     samples: usize,
+    cache: KvCacheDtype,
 ) -> Result<Measured, KernelError> {
-    let missing = || KernelError::NoDimension { unit: "tree_mla".to_owned(), name: "H".to_owned() };
-    let row = units(kernels, "tree_mla").next().ok_or_else(missing)?;
+    let fp8 = cache == KvCacheDtype::Fp8;
+    let family = if fp8 { "tree_mla_fp8" } else { "tree_mla" };
+    let missing = || KernelError::NoDimension { unit: family.to_owned(), name: "H".to_owned() };
+    let row = units(kernels, family).next().ok_or_else(missing)?;
     let width = |name| row.dim(name).map(|(_, length)| length);
-    let widths = Widths { heads: width("H")?, latent: width("C")?, rope: width("R")? };
+    let widths = Widths { heads: width("H")?, latent: width("C")?, rope: width("R")?, fp8 };
     let (stream, mut random) = (device.stream()?, Random::new(1));
     let Cell { streams, nodes, context } = cell;
     let branches = (0..streams).map(|_| Branch::random(nodes, context, DEPTH, &mut random)).collect();
     let case = Case::without_context(widths, branches, &mut random);
     let (_, tables) = case.tables(&mut random);
     let key = widths.key();
-    let context_bytes = streams * context * key * size_of::<bf16>();
+    let context_bytes = streams * context * cache.entry_bytes(widths.entry());
     let copies = if cold && context > 0 { COLD.div_ceil(context_bytes) + 1 } else { 1 };
     let limit = || KernelError::Limit {
         unit: row.unit.clone(),

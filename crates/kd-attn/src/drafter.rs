@@ -98,8 +98,10 @@ pub fn attend_block(
         let newest = if config.causal { k } else { block - 1 };
         // W >= block is required of the configuration, so the window never cuts into the block.
         let cached = oldest.min(segment.start)..segment.start;
+        let context_rows = context.tokens(layer, segment.pages, cached);
+        let context_rows = context_rows.rows();
         let part = |cached_head: usize, own_head: usize| -> Vec<&[f32]> {
-            let cached = cached.clone().map(|j| (context.token(layer, segment.pages, j), cached_head));
+            let cached = context_rows.iter().map(|&row| (row, cached_head));
             let own = (0..=newest).map(|j| (own.row(row - k + j), own_head));
             cached.chain(own).map(|(row, head)| &row[head * config.head_dim..][..config.head_dim]).collect()
         };

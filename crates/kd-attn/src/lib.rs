@@ -7,6 +7,7 @@
 mod batch;
 pub mod bench;
 mod drafter;
+mod fp8;
 mod leaves;
 mod mla;
 mod pages;
@@ -16,7 +17,8 @@ pub mod selftest;
 
 pub use batch::{Ancestors, Mask, Segment, positions, rows};
 pub use drafter::{BlockPass, BlockSegment, GqaConfig, attend_block};
+pub use fp8::Fp8Entry;
 pub use leaves::Leaves;
 pub use mla::{Mla, MlaConfig, MlaPass, MlaWeights, QueryProjection};
-pub use pages::{CacheError, PAGE_TOKENS, PageId, PagedCache};
+pub use pages::{CacheError, KvCacheDtype, PAGE_TOKENS, PageId, PagedCache, Tokens};
 pub use rope::{Rope, RopeTable, Yarn};

@@ -9,7 +9,7 @@ use kd_tensor::{
 };
 
 use crate::batch::{Span, spans};
-use crate::{PagedCache, RopeTable, Segment};
+use crate::{PagedCache, RopeTable, Segment, Tokens};
 
 /// Sizes of one attention layer.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -100,7 +100,7 @@ pub struct MlaPass<'a> {
 /// What some rows of a segment see.
 struct Sight<'a> {
     /// Keys of the segment's committed tokens.
-    committed: Vec<&'a [f32]>,
+    committed: Tokens<'a>,
     /// The rows of the segment that each row sees, counted within it.
     visible: Vec<Vec<usize>>,
 }
@@ -109,7 +109,7 @@ impl<'a> Sight<'a> {
     fn new(span: &Span<'a>, cache: &'a PagedCache, layer: usize) -> Self {
         let Segment { pages, committed, .. } = *span.segment;
         Self {
-            committed: (0..committed).map(|position| cache.token(layer, pages, position)).collect(),
+            committed: cache.tokens(layer, pages, 0..committed),
             visible: span.rows.clone().map(|row| span.segment.visible(row)).collect(),
         }
     }
@@ -184,7 +184,7 @@ impl Mla {
     /// Attention of all rows `x` `[rows, hidden]` of a pass, normed: their latents `[rows, latent + rope]` and the output
     /// `[rows, hidden]`.
     pub fn forward(&self, pool: &Pool, x: View<'_>, pass: &MlaPass<'_>, layer: usize) -> (Matrix, Matrix) {
-        let (latents, low) = self.inputs(pool, x, 0, pass.rope);
+        let (latents, low) = self.inputs(pool, x, 0, pass);
         let low = low.as_ref().map_or(x, Matrix::view);
         let out = self.outputs(pool, low, 0, &latents, pass, layer);
         (latents, out)
@@ -197,7 +197,7 @@ impl Mla {
         pool: &Pool,
         x: View<'_>,
         first: usize,
-        rope: &RopeTable,
+        pass: &MlaPass<'_>,
     ) -> (Matrix, Option<Matrix>) {
         let (mut latents, low) = match &self.query {
             QueryProjection::Direct(_) => (linear(pool, x, &self.kv_a), None),
@@ -206,11 +206,13 @@ impl Mla {
                 (latents, Some(ops::rms_norm_rows(&wide, norm, self.config.latent_eps)))
             }
         };
-        // The cache holds the normed latent, then the rotated key (one for all heads, not normed).
+        // The cache holds the normed latent, then the rotated key (one for all heads, not normed). What it would give back of them is
+        // what the rows of the pass see of each other, too.
         for (row, kv) in latents.iter_rows_mut().enumerate() {
             let (latent, key) = kv.split_at_mut(self.config.latent);
             ops::rms_norm_in_place(latent, &self.kv_norm, self.config.latent_eps);
-            rope.rotate_interleaved(first + row, key);
+            pass.rope.rotate_interleaved(first + row, key);
+            pass.cache.round(kv);
         }
         (latents, low)
     }
@@ -246,9 +248,10 @@ impl Mla {
         let weights = (nope + self.config.rope) * x.cols() + (nope + value) * latent;
         let spans = spans(pass.segments, first..first + x.rows());
         let sights: Vec<Sight<'_>> = spans.iter().map(|span| Sight::new(span, pass.cache, layer)).collect();
+        let committed: Vec<Vec<&[f32]>> = sights.iter().map(|sight| sight.committed.rows()).collect();
         let mut tasks = Vec::with_capacity(sights.len() * 4 * pool.threads());
         let mut rows = out.iter_rows_mut();
-        for (sight, span) in sights.iter().zip(&spans) {
+        for ((sight, committed), span) in sights.iter().zip(&committed).zip(&spans) {
             let count = span.rows.len();
             let keys = (span.segment.committed + span.segment.rows) * (self.config.cache_width() + latent);
             let tasks_each = task_count(pool, count, heads * (weights + keys));
@@ -265,15 +268,7 @@ impl Mla {
                     let start = span.first;
                     let row = span.rows.start + row;
                     let x = start + row - first;
-                    tasks.push(Task {
-                        committed: &sight.committed,
-                        visible,
-                        first: start,
-                        row,
-                        x,
-                        head,
-                        out,
-                    });
+                    tasks.push(Task { committed, visible, first: start, row, x, head, out });
                 }
             }
         }

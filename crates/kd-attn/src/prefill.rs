@@ -6,10 +6,10 @@
 //! the context.
 
 use half::bf16;
-use kd_kernels::families::{latent_gather, prefill_attention};
+use kd_kernels::families::{latent_gather, latent_gather_fp8, prefill_attention};
 use kd_kernels::{Choice, CudaSlice, Device, KernelError, Kernels, Product, Stream, TensorMut, TensorRef};
 
-use crate::{MlaConfig, PAGE_TOKENS};
+use crate::{KvCacheDtype, MlaConfig, PAGE_TOKENS};
 
 /// f32 values that a row and head keeps beside its sums of values: top and part of the sum of weights of four threads.
 const STATS: usize = 8;
@@ -21,11 +21,26 @@ const KEYS: usize = 8192;
 /// The kernels of one layer shape.
 #[derive(Debug)]
 pub struct Prefill {
-    gather: latent_gather::LatentGather,
+    gather: Gather,
     expand: Product,
     attention: prefill_attention::PrefillAttention,
     config: MlaConfig,
     block: usize,
+}
+
+#[derive(Debug)]
+enum Gather {
+    Bf16(latent_gather::LatentGather),
+    Fp8(latent_gather_fp8::LatentGatherFp8),
+}
+
+/// A layer's pages.
+#[derive(Debug, Clone, Copy)]
+pub enum PagesRef<'a> {
+    /// `[pages, 64, latent + rope]`
+    Bf16(TensorRef<'a, bf16, 3>),
+    /// `[pages, 64, entry]`: bytes of [`crate::Fp8Entry`]s.
+    Fp8(TensorRef<'a, u8, 3>),
 }
 
 /// One chunk of one stream: rows that follow each other, after all committed tokens.
@@ -35,8 +50,8 @@ pub struct Chunk<'a> {
     pub queries: TensorRef<'a, bf16, 3>,
     /// `kv_b_proj`, `[heads · (nope + value), latent]`.
     pub kv_b: TensorRef<'a, bf16, 2>,
-    /// The layer's pages, `[pages, 64, latent + rope]`.
-    pub pages: TensorRef<'a, bf16, 3>,
+    /// The layer's pages.
+    pub pages: PagesRef<'a>,
     /// The stream's page table, reaching at least `committed` tokens.
     pub table: TensorRef<'a, i32, 1>,
     /// Entries of the chunk's own rows, `[M, latent + rope]`.
@@ -64,11 +79,12 @@ impl Prefill {
     ///
     /// # Errors
     /// A unit that the bundle lacks.
-    pub fn check(kernels: &Kernels, config: MlaConfig) -> Result<(), KernelError> {
-        units(kernels, config).map(drop)
+    pub fn check(kernels: &Kernels, config: MlaConfig, cache: KvCacheDtype) -> Result<(), KernelError> {
+        units(kernels, config, cache).map(drop)
     }
 
-    /// Loads the kernels for `config`, whose heads are those of this rank; `block` keys are expanded at a time, whole pages.
+    /// Loads the kernels for `config`, whose heads are those of this rank, and pages of `cache`; `block` keys are expanded at a
+    /// time, whole pages.
     ///
     /// # Errors
     /// No kernels for these sizes, no cuBLASLt, a block of no whole page.
@@ -77,6 +93,7 @@ impl Prefill {
         kernels: &Kernels,
         config: MlaConfig,
         block: usize,
+        cache: KvCacheDtype,
     ) -> Result<Self, KernelError> {
         let block = block / PAGE_TOKENS * PAGE_TOKENS;
         if block == 0 {
@@ -84,7 +101,7 @@ impl Prefill {
             return Err(KernelError::Limit { unit, what, value: 0, limit: 0 });
         }
         let width = config.heads * (config.nope + config.value);
-        let (gather, attention) = units(kernels, config)?;
+        let (gather, attention) = units(kernels, config, cache)?;
         Ok(Self {
             gather,
             expand: Product::new(device, width, config.latent, config.cache_width(), block.max(KEYS))?,
@@ -143,22 +160,8 @@ impl Prefill {
             let entry_values = tokens * self.config.cache_width();
             let width = nope + value;
             let mut entries = workspace.entries.slice_mut(..entry_values);
-            self.gather.launch(
-                stream,
-                Choice::Auto,
-                latent_gather::Args {
-                    pages: chunk.pages,
-                    table: chunk.table,
-                    own: chunk.own,
-                    committed: position(chunk.committed)?,
-                    first: position(first)?,
-                    entries: TensorMut::new(
-                        stream,
-                        entries.slice_mut(..),
-                        [tokens, self.config.cache_width()],
-                    )?,
-                },
-            )?;
+            let to = TensorMut::new(stream, entries.slice_mut(..), [tokens, self.config.cache_width()])?;
+            self.gather.launch(stream, chunk, position(chunk.committed)?, position(first)?, to)?;
             let entries = TensorRef::new(stream, entries.as_view(), [tokens, self.config.cache_width()])?;
             let mut expanded = workspace.expanded.slice_mut(..tokens * heads * width);
             let mut product = TensorMut::new(stream, expanded.slice_mut(..), [tokens, heads * width])?;
@@ -186,13 +189,50 @@ impl Prefill {
     }
 }
 
+impl Gather {
+    /// Tokens `first` on of a chunk's context and own rows, to `entries` `[tokens, latent + rope]`.
+    fn launch(
+        &self,
+        stream: &Stream,
+        chunk: &Chunk<'_>,
+        committed: i32,
+        first: i32,
+        entries: TensorMut<'_, bf16, 2>,
+    ) -> Result<(), KernelError> {
+        let Chunk { table, own, .. } = *chunk;
+        match (self, chunk.pages) {
+            (Self::Bf16(gather), PagesRef::Bf16(pages)) => {
+                let args = latent_gather::Args { pages, table, own, committed, first, entries };
+                gather.launch(stream, Choice::Auto, args).map(drop)
+            }
+            (Self::Fp8(gather), PagesRef::Fp8(pages)) => {
+                let args = latent_gather_fp8::Args { pages, table, own, committed, first, entries };
+                gather.launch(stream, Choice::Auto, args).map(drop)
+            }
+            (Self::Bf16(_), PagesRef::Fp8(_)) | (Self::Fp8(_), PagesRef::Bf16(_)) => {
+                let what = "pages of another format than the kernels'".to_owned();
+                Err(KernelError::BadTensor { shape: table.shape().to_vec(), what })
+            }
+        }
+    }
+}
+
 fn units(
     kernels: &Kernels,
     config: MlaConfig,
-) -> Result<(latent_gather::LatentGather, prefill_attention::PrefillAttention), KernelError> {
+    cache: KvCacheDtype,
+) -> Result<(Gather, prefill_attention::PrefillAttention), KernelError> {
     let size = |size: usize| i64::try_from(size).unwrap_or(i64::MAX);
     let [n, r, vd, c] = [config.nope, config.rope, config.value, config.latent].map(size);
-    let gather = latent_gather::LatentGather::load(kernels, latent_gather::Dims { w: c + r })?;
+    let gather = match cache {
+        KvCacheDtype::Auto => {
+            Gather::Bf16(latent_gather::LatentGather::load(kernels, latent_gather::Dims { w: c + r })?)
+        }
+        KvCacheDtype::Fp8 => {
+            let dims = latent_gather_fp8::Dims { c, r };
+            Gather::Fp8(latent_gather_fp8::LatentGatherFp8::load(kernels, dims)?)
+        }
+    };
     let dims = prefill_attention::Dims { n, r, vd, c };
     Ok((gather, prefill_attention::PrefillAttention::load(kernels, dims)?))
 }

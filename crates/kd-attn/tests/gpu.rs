@@ -44,4 +44,8 @@ checks! {
     drafter_attention_matches_the_cpu_at_demo_sizes: "drafter_attention" at "demo-tp1";
     tree_mla_matches_the_cpu_at_k26_sizes: "tree_mla" at "k26-tp8";
     tree_mla_matches_the_cpu_at_demo_sizes: "tree_mla" at "demo-tp1";
+    fp8_entries_match_the_cpu_at_k26_sizes: "fp8_entries" at "k26-tp8";
+    fp8_entries_match_the_cpu_at_demo_sizes: "fp8_entries" at "demo-tp1";
+    tree_mla_over_fp8_pages_matches_the_cpu_at_k26_sizes: "tree_mla_fp8" at "k26-tp8";
+    tree_mla_over_fp8_pages_matches_the_cpu_at_demo_sizes: "tree_mla_fp8" at "demo-tp1";
 }

@@ -17,7 +17,7 @@ pub(crate) use bench::{
 };
 
 pub(crate) use golden::{Golden, GoldenArgs, GoldenText};
-pub(crate) use place::{ChunkArgs, CommonArgs, Device, RankArgs, device};
+pub(crate) use place::{CacheArgs, ChunkArgs, CommonArgs, Device, RankArgs, device};
 
 /// Runs Kimi K2.6 with DDTree speculative decoding.
 ///
@@ -317,6 +317,8 @@ pub(crate) struct InspectArgs {
     /// Memory of one card in GiB.
     #[arg(long, env = "KD_CARD_GB", value_name = "GB", default_value_t = 96.0)]
     pub(crate) card_gb: f64,
+    #[command(flatten)]
+    pub(crate) cache: CacheArgs,
     /// Print one JSON object.
     #[arg(long, env = "KD_JSON", value_parser = BoolishValueParser::new())]
     pub(crate) json: bool,

@@ -62,7 +62,7 @@ pub(crate) fn load(args: &CommonArgs) -> anyhow::Result<Loaded> {
     let is_demo = demo.as_ref().is_some_and(|demo| same_folder(&demo.join("target"), &target_dir));
     let demo_drafter = demo.filter(|_| is_demo).map(|demo| demo.join("drafter"));
     let drafter_dir = args.drafter.clone().or(demo_drafter);
-    let target = Target::load_sharded(&target_dir, args.ranks.tp)?;
+    let target = Target::load_sharded(&target_dir, args.ranks.tp)?.with_kv_cache_dtype(args.cache.dtype());
     let skipped = target.skipped().tensors;
     if skipped > 0 && !args.quiet {
         say!("kd: skipped {skipped} vision tensors: text only");

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use kd_attn::{CacheError, Mla, MlaPass, PagedCache, Rope, Segment, positions, rows};
+use kd_attn::{CacheError, Fp8Entry, KvCacheDtype, Mla, MlaPass, PagedCache, Rope, Segment, positions, rows};
 use kd_moe::{Mlp, Moe, Router};
 use kd_tensor::ops::{TokenOutOfRange, check_ids, embed_part, rms_norm_rows};
 use kd_tensor::{Alone, Bf16Matrix, CollectiveError, Matrix, Pool, linear};
@@ -40,6 +40,7 @@ pub struct Target {
     pub(crate) norm: Vec<f32>,
     pub(crate) head: Bf16Matrix,
     pub(crate) skipped: Skipped,
+    pub(crate) kv_cache_dtype: KvCacheDtype,
 }
 
 /// What one pass computed.
@@ -74,6 +75,17 @@ impl Target {
     /// The rotary embedding of the rotated query and key parts.
     pub fn rope(&self) -> &Rope {
         &self.rope
+    }
+
+    /// The same model with caches that hold latents like this. Tokens depend on it, as they do on the weights.
+    #[must_use]
+    pub fn with_kv_cache_dtype(self, kv_cache_dtype: KvCacheDtype) -> Self {
+        Self { kv_cache_dtype, ..self }
+    }
+
+    /// How its caches hold latents.
+    pub fn kv_cache_dtype(&self) -> KvCacheDtype {
+        self.kv_cache_dtype
     }
 
     /// Vision tensors of the checkpoint that were left alone.
@@ -112,7 +124,14 @@ impl Target {
     /// # Errors
     /// [`CacheError`] if they do not fit in memory.
     pub fn try_new_cache(&self, pages: usize) -> Result<PagedCache, CacheError> {
-        PagedCache::try_new(self.config.num_hidden_layers, pages, self.config.cache_width())
+        let c = &self.config;
+        match self.kv_cache_dtype {
+            KvCacheDtype::Auto => PagedCache::try_new(c.num_hidden_layers, pages, c.cache_width()),
+            KvCacheDtype::Fp8 => {
+                let entry = Fp8Entry { latent: c.kv_lora_rank, rope: c.qk_rope_head_dim };
+                PagedCache::try_new_fp8(c.num_hidden_layers, pages, entry)
+            }
+        }
     }
 
     /// Runs `tokens` through all layers in one pass: the rows of the first segment, then those of the next.
@@ -215,7 +234,7 @@ impl Target {
         trace.hidden(0, &hidden);
         let mut x = rms_norm_rows(&hidden, &layers[0].input_norm, eps);
         for (i, layer) in layers.iter().enumerate() {
-            let (latents, low) = layer.attention.inputs(pool, x.view(), own.start, attention.rope);
+            let (latents, low) = layer.attention.inputs(pool, x.view(), own.start, &attention);
             let latents = parts.all_gather_rows(latents)?;
             let x_low = low.as_ref().unwrap_or(&x).view();
             let out = layer.attention.outputs(pool, x_low, own.start, &latents, &attention, i);

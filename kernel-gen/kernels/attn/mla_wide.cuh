@@ -23,6 +23,16 @@ struct Wide {
   float total;  // of row 8 * eight + g: see Softmax, whose base lies in shared memory, since registers are scarce
   using Part = float[TILES][2][4];
 
+  // With FP8 pages there is no register left for it.
+  __device__ __forceinline__ float total_so_far() const {
+    if constexpr (U::FP8) return S::total()[own];
+    else return total;
+  }
+  __device__ __forceinline__ void keep_total(float value) {
+    if constexpr (U::FP8) S::total()[own] = value;
+    else total = value;
+  }
+
   // Makes the compiler work out addresses anew: it would rather keep them in memory than registers free for them.
   __device__ __forceinline__ void renew(bool few = false) {
     own = ptx::opaque(thread);  // no sign, so that division is a shift
@@ -54,7 +64,7 @@ struct Wide {
       for (int n = 0; n < 2 * PAIRS; ++n)
 #pragma unroll
         for (int c = 0; c < 4; ++c) sum[m][n][c] = 0.0f;
-    total = 0.0f;
+    keep_total(0.0f);
     if (own < U::ROWS) S::base()[own] = -INFINITY;
   }
 
@@ -104,6 +114,8 @@ struct Wide {
   // Barriers: a half's scores are there; all warps have weighed a step, and so mixed the one before it.
   __device__ __forceinline__ static uint64_t* scored(int half) { return S::ready() + half; }
   __device__ __forceinline__ static uint64_t* weighed() { return S::ready() + 2; }
+  // FP8: all warps have made values of a step's codes.
+  __device__ __forceinline__ static uint64_t* expanded() { return S::ready() + 3; }
   __device__ __forceinline__ void tell(uint64_t* barrier) const {
     __syncwarp();
     if (lane == 0) ptx::barrier_arrive(barrier);
@@ -122,12 +134,12 @@ struct Wide {
     float s[4];
     take_scores(s);
     const int row = 8 * eight + g;
-    Softmax softmax = {S::base()[row], total};
+    Softmax softmax = {S::base()[row], total_so_far()};
     float keep;
     bool changed;
     const uint2 weights = ALL ? softmax.weigh_straight(s, *S::factor(), keep, changed)
                               : softmax.template weigh<false>(s, *S::factor(), step, serves_row(step, row), keep, changed);
-    total = softmax.total;
+    keep_total(softmax.total);
     if (changed && t == 0) S::base()[row] = softmax.base;
     uint32_t* to = reinterpret_cast<uint32_t*>(S::weights() + (parity * U::ROWS + row) * KEYS) + t;
     const int swap = g / 4 * 4;
@@ -199,7 +211,7 @@ struct Wide {
     const int64_t first = work.part, room = Z - first;
     const int rows = work.rows;
     const int weighed = 8 * eight + g;
-    const Softmax softmax = {S::base()[weighed], total};
+    const Softmax softmax = {S::base()[weighed], total_so_far()};
     const float all = softmax.all();
     if (t == 0 && weighed < rows && weighed < room)
       *reinterpret_cast<float2*>(part_ml + (first + weighed) * 2) = float2{softmax.base, all};

@@ -14,7 +14,8 @@ struct Ring {
   using Feed = mla::Feed<U, S>;
   static_assert(U::ST == PAGE / KEYS && U::ST == U::MT, "a place for each step of a page, and each tile of queries");
 
-  const __nv_bfloat16 *pages, *scratch, *q;
+  const Stored<U>* pages;
+  const __nv_bfloat16 *scratch, *q;
 
   // Waits for ring entry `number`, which lies in place `number % ST`.
   __device__ __forceinline__ static void wait(uint32_t number) {
@@ -24,10 +25,18 @@ struct Ring {
   __device__ __forceinline__ static int row_of(int turn, int number, int warp) {
     return (pages_of<S>(turn)[uint32_t(number) / U::ST] * U::ST + uint32_t(number) % U::ST) * KEYS + warp * 2;
   }
+  // This warp's two rows of a place.
+  __device__ __forceinline__ static uint8_t* rows_at(int place, int warp) {
+    return S::ring() + (place * KEYS + warp * 2) * U::KEY;
+  }
   // Requests the warp's two rows of a step.
   __device__ __forceinline__ void ask(int row, int place, int warp) const {
-    const __nv_bfloat16* from = pages + int64_t(row) * U::W;
-    Feed::copy(from, from + U::W, place, warp);
+    if constexpr (U::FP8) {
+      ask_entries<U>(rows_at(place, warp), pages + int64_t(row) * U::ENTRY, S::arrived() + place);
+    } else {
+      const __nv_bfloat16* from = pages + int64_t(row) * U::W;
+      Feed::copy(from, from + U::W, place, warp);
+    }
   }
   // Requests steps `first` up to `end` of an item, as far as they serve all rows.
   __device__ __forceinline__ void ask_steps(int turn, int first, int end) const {
@@ -41,6 +50,7 @@ struct Ring {
     const Work& work = work_of<S>(turn);
     const int64_t row = int64_t(work.stream.first) * U::H + work.row;
     const int warp = threadIdx.x / 32;
+    if constexpr (U::FP8) ptx::copies_after_accesses();
 #pragma unroll 1
     for (int i = first; i < end; ++i)
       Feed::copy(q + (row + ::min(KEYS * i + 2 * warp, work.rows - 1)) * U::W,
@@ -48,9 +58,19 @@ struct Ring {
   }
   // Requests a step whose rows are at `place` (see `gather`).
   __device__ __forceinline__ void ask_gathered(int place, int to) const {
-    const auto row = [&](int at) { return at < 0 ? scratch + int64_t(~at) * U::W : pages + int64_t(at) * U::W; };
-    const int warp = threadIdx.x / 32;
-    Feed::copy(row(__shfl_sync(0xffffffffu, place, 2 * warp)), row(__shfl_sync(0xffffffffu, place, 2 * warp + 1)), to, warp);
+    if constexpr (U::FP8) {
+      const int warp = threadIdx.x / 32, even = __shfl_sync(0xffffffffu, place, 2 * warp);
+      ask_two<U>(rows_at(to, warp), pages, scratch, even, __shfl_sync(0xffffffffu, place, 2 * warp + 1), S::arrived() + to);
+    } else {
+      const auto row = [&](int at) { return at < 0 ? scratch + int64_t(~at) * U::W : pages + int64_t(at) * U::W; };
+      const int warp = threadIdx.x / 32;
+      Feed::copy(row(__shfl_sync(0xffffffffu, place, 2 * warp)), row(__shfl_sync(0xffffffffu, place, 2 * warp + 1)), to, warp);
+    }
+  }
+  // FP8: which of this warp's two rows of a gathered step hold codes.
+  __device__ __forceinline__ static uint32_t stored(int place) {
+    const uint32_t rows = __ballot_sync(0xffffffffu, place >= 0);
+    return rows >> threadIdx.x / 32 * 2 & 3;
   }
   // Passes the places from that of entry `number` to the last.
   __device__ __forceinline__ static void skip(uint32_t number) {
@@ -69,6 +89,14 @@ __device__ __forceinline__ void trunk_turn(Wide<U, S>& rows, uint32_t place, uin
   constexpr int SCORED = FEW ? 1 : Rows::TILES, MIXED = FEW ? 1 : U::MT;
   rows.renew(FEW);
   const int last = (place + U::ST - 1) % U::ST, before = last % 2;
+  if constexpr (U::FP8) {
+    // The places of codes are those of the step's values: any warp may read them once all are done.
+    if (any) {
+      ptx::barrier_wait(S::arrived() + place, phase);
+      expand_two<U>(Ring<U, S>::rows_at(place, rows.warp), 3);
+      rows.tell(Rows::expanded());
+    }
+  }
   const bool scores = any && (!FEW || rows.half == 0), weighs = !FEW || (rows.half == 1 && rows.eight < 2 * MIXED);
   if (MIX) {
     if (weighs) {
@@ -77,9 +105,12 @@ __device__ __forceinline__ void trunk_turn(Wide<U, S>& rows, uint32_t place, uin
     }
     rows.tell(Rows::weighed());
   }
+  if constexpr (U::FP8) {
+    if (any) ptx::barrier_wait(Rows::expanded(), place % 2);
+  }
   if (scores) {
     typename Rows::Part part;
-    ptx::barrier_wait(S::arrived() + place, phase);
+    if constexpr (!U::FP8) ptx::barrier_wait(S::arrived() + place, phase);
     rows.template score<SCORED>(part, place);
     if (MIX) ptx::barrier_wait(Rows::weighed(), before);
     rows.template put<true, SCORED>(part, Step{});
@@ -92,7 +123,7 @@ __device__ __forceinline__ void trunk_turn(Wide<U, S>& rows, uint32_t place, uin
     ask();
     rows.renew(FEW);
     const uint2 rises = rows.rises(before);
-    if (FEW && rows.half == 1) ptx::barrier_wait(S::arrived() + last, place == 0 ? phase ^ 1 : phase);
+    if (!U::FP8 && FEW && rows.half == 1) ptx::barrier_wait(S::arrived() + last, place == 0 ? phase ^ 1 : phase);
     rows.template mix<true, MIXED>(Step{}, last, before, rises);
   }
 }
@@ -119,6 +150,10 @@ __device__ __forceinline__ void trunk_turns(const Ring<U, S>& ring, Wide<U, S>& 
   if (end % 2 == 0) return;
   if (!FEW || rows.half == 0) rows.tell(Rows::scored(rows.half));
   rows.tell(Rows::weighed());
+  if constexpr (U::FP8) {
+    rows.tell(Rows::expanded());
+    ptx::barrier_wait(Rows::expanded(), 1);
+  }
   ptx::barrier_wait(Rows::scored(FEW ? 0 : rows.half), 1);
   ptx::barrier_wait(Rows::weighed(), 1);
 }
@@ -131,6 +166,7 @@ __device__ __forceinline__ void own_turns(const Ring<U, S>& ring, Wide<U, S>& ro
 #pragma unroll 1
   while (now < work.steps) {
     int end = now, round = 0;
+    uint32_t stored = 0;
 #pragma unroll 1
     for (; end < work.steps && end < now + U::ST; ++end) {
       Step step;
@@ -139,6 +175,15 @@ __device__ __forceinline__ void own_turns(const Ring<U, S>& ring, Wide<U, S>& ro
       if (step.round != round) break;
       if (threadIdx.x == 0) gathered_step<S>(first + end) = step;
       ring.ask_gathered(place, uint32_t(first + end) % U::ST);
+      if constexpr (U::FP8) stored |= Ring<U, S>::stored(place) << 2 * (end - now);
+    }
+    if constexpr (U::FP8) {
+#pragma unroll 1
+      for (int i = now; i < end; ++i) {
+        ring.wait(first + i);
+        const uint32_t place = uint32_t(first + i) % U::ST;
+        expand_two<U>(Ring<U, S>::rows_at(place, threadIdx.x / 32), stored >> 2 * (i - now));
+      }
     }
     __syncthreads();
     rows.renew(rows.few(work));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "attn/leaves.cuh"
+#include "attn/mla_fp8.cuh"
 #include "ptx/bulk.cuh"
 #include "ptx/exchange.cuh"
 
@@ -85,7 +86,7 @@ struct Dealt {
 // Looks up the CTA's next item that has any keys, number `turn` of those it does. By one warp; what is found is written down at
 // once and read again: registers are scarce.
 template <class U, class S, class Take>
-__device__ __forceinline__ void set_up(int turn, const __nv_bfloat16* pages, const int32_t* table,
+__device__ __forceinline__ void set_up(int turn, const Stored<U>* pages, const int32_t* table,
                                        const int32_t* starts, const int32_t* committed,
                                        const uint64_t* ancestors, float scale, Take& take, int X, int B, int P) {
   const int lane = threadIdx.x % 32;
@@ -170,7 +171,7 @@ __device__ __forceinline__ void set_up(int turn, const __nv_bfloat16* pages, con
 // The same for an item's number alone. A type of its own, since a lambda that is called twice may stay a call.
 template <class U, class S, class Take>
 struct SetUp {
-  const __nv_bfloat16* pages;
+  const Stored<U>* pages;
   const int32_t *table, *starts, *committed;
   const uint64_t* ancestors;
   float scale;
@@ -223,10 +224,12 @@ template <class U, class S>
 struct Feed {
   static constexpr int TILES = (U::ROWS + KEYS - 1) / KEYS;  // entries of queries
 
-  const __nv_bfloat16 *pages, *scratch, *q;
-  int turn = 0;   // the item that is being requested
-  int entry = 0;  // its next entry
-  int count = 0;  // entries requested so far
+  const Stored<U>* pages;
+  const __nv_bfloat16 *scratch, *q;
+  int turn = 0;         // the item that is being requested
+  int entry = 0;        // its next entry
+  int count = 0;        // entries requested so far
+  uint32_t stored = 0;  // FP8: which of this warp's two rows of each slot hold codes
 
   __device__ __forceinline__ static uint32_t at(int slot) {
     return ptx::shared_address(S::ring()) + slot * (KEYS * U::KEY);
@@ -238,6 +241,7 @@ struct Feed {
     if constexpr (U::MT > 0) {
       ptx::barrier_init(S::ready(), 4), ptx::barrier_init(S::ready() + 1, 4);
       ptx::barrier_init(S::ready() + 2, 8);
+      if constexpr (U::FP8) ptx::barrier_init(S::ready() + 3, 8);
     }
     ptx::barriers_ready();
   }
@@ -252,6 +256,20 @@ struct Feed {
     ptx::bulk_load(to + U::KEY, odd, 2 * U::W, S::arrived() + slot);
   }
 
+  // The same for two of FP8 pages or of scratch.
+  __device__ __forceinline__ void ask(int even, int odd, int slot) {
+    const int row = slot * KEYS + threadIdx.x / 32 * 2;
+    ask_two<U>(S::ring() + row * U::KEY, pages, scratch, even, odd, S::arrived() + slot);
+    mark(slot, (even >= 0 ? 1 : 0) | (odd >= 0 ? 2 : 0));
+  }
+  __device__ __forceinline__ void mark(int slot, uint32_t rows) {
+    stored = (stored & ~(3u << 2 * slot)) | rows << 2 * slot;
+  }
+  // Makes values of what this warp asked of FP8 pages for a slot that has arrived. Other warps see them once they are told.
+  __device__ __forceinline__ void expand(int slot) const {
+    expand_two<U>(S::ring() + (slot * KEYS + threadIdx.x / 32 * 2) * U::KEY, stored >> 2 * slot);
+  }
+
   // This warp's first row of a step that serves all rows.
   __device__ __forceinline__ const __nv_bfloat16* trunk_rows(int turn, int number) const {
     const int64_t page = pages_of<S>(turn)[uint32_t(number) / (PAGE / KEYS)];
@@ -260,6 +278,55 @@ struct Feed {
 
   __device__ __forceinline__ const __nv_bfloat16* row_at(int place) const {
     return place < 0 ? scratch + int64_t(~place) * U::W : pages + int64_t(place) * U::W;
+  }
+
+  // Asks for a step that serves all rows.
+  __device__ __forceinline__ void ask_trunk(int turn, int number, int slot) {
+    const int step = pages_of<S>(turn)[uint32_t(number) / (PAGE / KEYS)] * (PAGE / KEYS) + uint32_t(number) % (PAGE / KEYS);
+    const int warp = threadIdx.x / 32;
+    ask_entries<U>(S::ring() + (slot * KEYS + warp * 2) * U::KEY, pages + int64_t(step * KEYS + warp * 2) * U::ENTRY,
+                   S::arrived() + slot);
+    mark(slot, 3);
+  }
+
+  // Requests entry `entry` of an item.
+  __device__ __forceinline__ void request(const Work& work) const {
+    const int warp = threadIdx.x / 32, number = entry - TILES;
+    const __nv_bfloat16 *even, *odd;
+    if (number >= 0 && number < work.trunk) {
+      even = trunk_rows(turn, number);
+      odd = even + U::W;
+    } else if (number < 0) {
+      // Rows beyond the tile's repeat its last.
+      const int64_t first = int64_t(work.stream.first) * U::H + work.row;
+      even = q + (first + ::min(KEYS * entry + 2 * warp, work.rows - 1)) * U::W;
+      odd = q + (first + ::min(KEYS * entry + 2 * warp + 1, work.rows - 1)) * U::W;
+    } else {
+      Step step;
+      const int place = gather<U, S>(work, turn, number - work.trunk, step);
+      even = row_at(__shfl_sync(0xffffffffu, place, 2 * warp));
+      odd = row_at(__shfl_sync(0xffffffffu, place, 2 * warp + 1));
+      if (threadIdx.x == 0) gathered_step<S>(count) = step;
+    }
+    copy(even, odd, uint32_t(count) % U::ST);
+  }
+  // The same with FP8 pages.
+  __device__ __forceinline__ void request_stored(const Work& work) {
+    const int warp = threadIdx.x / 32, number = entry - TILES, slot = uint32_t(count) % U::ST;
+    if (number < 0) {
+      const int64_t first = int64_t(work.stream.first) * U::H + work.row;
+      const auto row = [&](int i) { return q + (first + ::min(KEYS * entry + 2 * warp + i, work.rows - 1)) * U::W; };
+      ptx::copies_after_accesses();
+      copy(row(0), row(1), slot);
+      mark(slot, 0);
+    } else if (number < work.trunk) {
+      ask_trunk(turn, number, slot);
+    } else {
+      Step step;
+      const int place = gather<U, S>(work, turn, number - work.trunk, step);
+      ask(__shfl_sync(0xffffffffu, place, 2 * warp), __shfl_sync(0xffffffffu, place, 2 * warp + 1), slot);
+      if (threadIdx.x == 0) gathered_step<S>(count) = step;
+    }
   }
 
   // Requests the next entry, of items up to number `last`. Whether there was one to request.
@@ -271,24 +338,10 @@ struct Feed {
       entry = 0;
     }
     if (work->steps < 0) return false;
-    const int warp = threadIdx.x / 32, number = entry - TILES;
-    const __nv_bfloat16 *even, *odd;
-    if (number >= 0 && number < work->trunk) {
-      even = trunk_rows(turn, number);
-      odd = even + U::W;
-    } else if (number < 0) {
-      // Rows beyond the tile's repeat its last.
-      const int64_t first = int64_t(work->stream.first) * U::H + work->row;
-      even = q + (first + ::min(KEYS * entry + 2 * warp, work->rows - 1)) * U::W;
-      odd = q + (first + ::min(KEYS * entry + 2 * warp + 1, work->rows - 1)) * U::W;
-    } else {
-      Step step;
-      const int place = gather<U, S>(*work, turn, number - work->trunk, step);
-      even = row_at(__shfl_sync(0xffffffffu, place, 2 * warp));
-      odd = row_at(__shfl_sync(0xffffffffu, place, 2 * warp + 1));
-      if (threadIdx.x == 0) gathered_step<S>(count) = step;
-    }
-    copy(even, odd, uint32_t(count) % U::ST);
+    if constexpr (U::FP8)
+      request_stored(*work);
+    else
+      request(*work);
     passed(1);
     return true;
   }

@@ -10,6 +10,17 @@ family! { latent_gather, template "attn/prefill.cuh";
   launch  { grid ceil_div(T, ROWS), block THREADS, pdl }
 }
 
+/// The same from FP8 pages: an entry is `C` e4m3 codes, `R` bf16 values of the rotated key, the scale in f32 and zeros up to 16 bytes.
+family! { latent_gather_fp8, template "attn/latent_gather_fp8.cuh";
+  dims    { C = kv_lora_rank, R = rope_dim }
+  variant r8 { ROWS = 8 }
+  const   { CVECS = C / 8, VECS = CVECS + R / 8, THREADS = 256, ENTRY = C + 2 * R + 16 }
+  require { C % 16 == 0, R % 8 == 0 }
+  args    { pages: u8[X, 64, C + 2 * R + 16], table: i32[P], own: bf16[M, C + R], committed: i32, first: i32,
+            entries: mut bf16[T, C + R] }
+  launch  { grid ceil_div(T, ROWS), block THREADS, pdl }
+}
+
 /// Expanded MLA of a prompt chunk over one block of keys (DeepSeek-V2, arXiv 2405.04434, section 2.1). Row `r` of `q` sees the
 /// keys `0 ..= ahead + r` of the block, so `ahead` is the position of the chunk's first row less that of the block's first
 /// key. Key `j` of head `h` is the first `N` values of `kv[j][h]` and the last `R` of `entries[j]`, which all heads share; its

@@ -34,14 +34,23 @@ __device__ __forceinline__ void attend(Feed<U, S>& feed, Narrow<U, S>& rows, con
     const bool both = now + 1 < steps;
     feed.wait(first + now);
     if (both) feed.wait(first + now + 1);
+    if constexpr (U::FP8) {
+      feed.expand(slot);
+      if (both) feed.expand(second);
+    }
     __syncthreads();
     if (rows.own == 0 || both) rows.score(rows.own == 0 ? slot : second);
     // Two more steps of the trunk take the places of the two before.
     const int asked = feed.entry - feed.TILES;
     if (feed.turn == turn && now > 0 && feed.count + 2 == first + now + U::ST && asked + 1 < work.trunk) {
-      const __nv_bfloat16 *one = feed.trunk_rows(turn, asked), *two = feed.trunk_rows(turn, asked + 1);
-      feed.copy(one, one + U::W, uint32_t(feed.count) % U::ST);
-      feed.copy(two, two + U::W, uint32_t(feed.count + 1) % U::ST);
+      if constexpr (U::FP8) {
+        feed.ask_trunk(turn, asked, uint32_t(feed.count) % U::ST);
+        feed.ask_trunk(turn, asked + 1, uint32_t(feed.count + 1) % U::ST);
+      } else {
+        const __nv_bfloat16 *one = feed.trunk_rows(turn, asked), *two = feed.trunk_rows(turn, asked + 1);
+        feed.copy(one, one + U::W, uint32_t(feed.count) % U::ST);
+        feed.copy(two, two + U::W, uint32_t(feed.count + 1) % U::ST);
+      }
       feed.passed(2);
     } else {
       feed.fill(first + now, turn + 1);
@@ -135,6 +144,21 @@ __device__ __forceinline__ void shared_items(Blocks<U, S> keys, Next set_up, flo
 }
 
 }  // namespace mla
+
+template <class U, class S>
+__device__ __forceinline__ void tree_mla_fp8(const __nv_bfloat16* q, const uint8_t* pages, const int32_t* table,
+                                             const int32_t* starts, const int32_t* committed, const uint64_t* ancestors,
+                                             const __nv_bfloat16* scratch, float scale, int32_t* queue, float* part_o,
+                                             float* part_ml, int T, int X, int B, int P, int Z) {
+  using namespace mla;
+  ptx::grid_dependency_wait();
+  ptx::grid_dependency_launch();
+  const SetUp<U, S, Taken> next = {pages, table, starts, committed, ancestors, scale, X, B, P, {queue}};
+  if constexpr (U::MT > 0)
+    wide_items<U, S>({pages, scratch, q}, next, part_o, part_ml, Z);
+  else
+    narrow_items<U, S>({pages, scratch, q}, next, part_o, part_ml, Z);
+}
 
 template <class U, class S>
 __device__ __forceinline__ void tree_mla(const __nv_bfloat16* q, const __nv_bfloat16* pages,

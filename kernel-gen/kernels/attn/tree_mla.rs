@@ -17,7 +17,7 @@ family! { tree_mla, template "attn/tree_mla.cuh";
   variant n8  { MT = 0, NT = 1, ST = 5, CLUSTER = 1, CTAS = 2 } when H <= 8
   variant n16 { MT = 0, NT = 2, ST = 4, CLUSTER = 1, CTAS = 1 } when H > 8 && H <= 16
   const   { BASE = 256 * max(1, H / 32), SHORT = 128 * max(16, H), ROWS = 16 * MT + 8 * NT,
-            W = C + R, STEP = 16, BOX = 32,
+            W = C + R, STEP = 16, BOX = 32, FP8 = 0,
             KEY = 1 / CLUSTER * (2 * W + 16) + min(1, CLUSTER - 1) * 64 * (C / CLUSTER / 32 + ceil_div(R, 64)),
             NODES = ROWS / H + 2 }
   require { C % 128 == 0, 512 % C == 0, R % 16 == 0, BASE <= 2048, SHORT % BASE == 0, NODES <= 32 }
@@ -30,6 +30,28 @@ family! { tree_mla, template "attn/tree_mla.cuh";
             queue: mut i32[1], part_o: mut f32[Z, C], part_ml: mut f32[Z, 2] }
   sass    { "HMMA.16816.F32.BF16", "LDSM.16.M88.4" }
   launch  { grid resident, block 256, min_ctas CTAS, cluster CLUSTER, pdl }
+}
+
+/// The same over FP8 pages: an entry is `C` e4m3 codes, `R` bf16 values of the rotated key, the scale in f32 and zeros up to 16 bytes.
+/// `scratch` holds what such an entry gives back. The bits are those of `tree_mla` over pages of these values.
+family! { tree_mla_fp8, template "attn/tree_mla.cuh";
+  dims    { H = heads / tp, C = kv_lora_rank, R = rope_dim }
+  variant m64 { MT = 4, NT = 0, ST = 4, CTAS = 1 }
+    prefer T * H > max(16 * B, max(96, min(1024, 4608 / max(1, P))))
+  variant n8  { MT = 0, NT = 1, ST = 5, CTAS = 2 } when H <= 8
+  variant n16 { MT = 0, NT = 2, ST = 4, CTAS = 1 } when H > 8 && H <= 16
+  const   { BASE = 256 * max(1, H / 32), SHORT = 128 * max(16, H), ROWS = 16 * MT + 8 * NT, CLUSTER = 1,
+            W = C + R, ENTRY = C + 2 * R + 16, FP8 = 1, KEY = 2 * W + 16, NODES = ROWS / H + 2 }
+  require { C % 128 == 0, 512 % C == 0, R % 16 == 0, BASE <= 2048, SHORT % BASE == 0, NODES <= 32 }
+  smem    { ring: u8[ST * 16 * KEY] align 1024, scores: f32[1024 * MT + NT * 1280],
+            weights: u16[max(8, 512 * MT + 256 * NT)], keep: f32[max(64, 2 * ROWS)],
+            changed: u8[16], step: i32[64], work: i32[96], page: i32[128], paths: u64[8 * NODES], arrived: u64[ST], ready: u64[4], factor: f32[1],
+            base: f32[16 * max(1, MT)], total: f32[max(4, 64 * MT)] }
+  args    { q: bf16[T, H, C + R], pages: u8[X, 64, C + 2 * R + 16], table: i32[B, P],
+            starts: i32[B + 1], committed: i32[B], ancestors: u64[T, 2], scratch: bf16[T, C + R], scale: f32,
+            queue: mut i32[1], part_o: mut f32[Z, C], part_ml: mut f32[Z, 2] }
+  sass    { "HMMA.16816.F32.BF16", "LDSM.16.M88.4" }
+  launch  { grid resident, block 256, min_ctas CTAS, pdl }
 }
 
 /// The partial results of `tree_mla` to each row's mixed latent. Padding rows become zero; a row whose partial results had no

@@ -244,4 +244,12 @@ __device__ __forceinline__ void head_queries(const __nv_bfloat16* joint, const _
   });
 }
 
+template <class U, class S>
+__device__ __forceinline__ void head_queries_fp8(const __nv_bfloat16* joint, const __nv_bfloat16* q_gain,
+                                                 const __nv_bfloat16* kv_gain, float eps, const __nv_bfloat16* q_b,
+                                                 const __nv_bfloat16* key_up, const float* rope, const int32_t* positions,
+                                                 const int32_t* slots, __nv_bfloat16* cache, __nv_bfloat16* y, int M, int P, int T) {
+  head_queries<U, S>(joint, q_gain, kv_gain, eps, q_b, key_up, rope, positions, slots, cache, y, M, P, T);
+}
+
 }  // namespace kd

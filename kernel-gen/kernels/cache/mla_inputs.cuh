@@ -1,6 +1,7 @@
 // Norm of the compressed query, and the cache entry of a token: a CTA a row, whose first warp makes the entry.
 #pragma once
 
+#include "cache/fp8.cuh"
 #include "kd/rope.cuh"
 #include "kd/vec.cuh"
 #include "ptx/copy.cuh"
@@ -47,10 +48,32 @@ __device__ __forceinline__ void entry(const __nv_bfloat16* x, const Bf16x8 (&gai
   for (int i = 0; i < U::OWN; ++i)
     if (lane + 32 * i < U::CVECS) latent[i] = load8(x, from + lane + 32 * i);
   const float scale = 1.0f / sqrtf(squares_of(latent) * (1.0f / U::C) + eps);
+  if constexpr (U::FP8) {
+    float value[U::OWN][8];
+    uint32_t most = 0;
 #pragma unroll
-  for (int i = 0; i < U::OWN; ++i)
-    if (lane + 32 * i < U::CVECS)
-      store8(cache, slot * (U::CVECS + U::RVECS) + lane + 32 * i, scaled(latent[i], gain[i], scale));
+    for (int i = 0; i < U::OWN; ++i) {
+      float g[8];
+      widen8(latent[i], value[i]);
+      widen8(gain[i], g);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        value[i][j] = value[i][j] * scale * g[j];
+        most = ::max(most, fp8::magnitude(value[i][j]));
+      }
+    }
+    const auto unit = fp8::Scale::of(__reduce_max_sync(0xffffffffu, most));
+#pragma unroll
+    for (int i = 0; i < U::OWN; ++i)
+      if (lane + 32 * i < U::CVECS)
+        store8(cache, slot * (U::CVECS + U::RVECS) + lane + 32 * i,
+               fp8::decode8(fp8::encode8(value[i], unit.inverse), fp8::factor(unit.value)));
+  } else {
+#pragma unroll
+    for (int i = 0; i < U::OWN; ++i)
+      if (lane + 32 * i < U::CVECS)
+        store8(cache, slot * (U::CVECS + U::RVECS) + lane + 32 * i, scaled(latent[i], gain[i], scale));
+  }
   if (lane >= U::RVECS) return;
   float v[8], angle[8];
   widen8(load8(x, from + U::CVECS + lane), v);
@@ -100,6 +123,13 @@ __device__ __forceinline__ void mla_inputs(const __nv_bfloat16* x, const __nv_bf
   for (int i = 0; i < U::VPT; ++i)
     if (own + LANES * i < U::QVECS)
       store8(q, row * U::QVECS + own + LANES * i, mla::scaled(vec[i], gain[i], scale));
+}
+
+template <class U, class S>
+__device__ __forceinline__ void mla_inputs_fp8(const __nv_bfloat16* x, const __nv_bfloat16* q_gain, const __nv_bfloat16* kv_gain,
+                                               float eps, const float* rope, const int32_t* positions, const int32_t* slots,
+                                               __nv_bfloat16* q, __nv_bfloat16* cache, int M, int P, int T) {
+  mla_inputs<U, S>(x, q_gain, kv_gain, eps, rope, positions, slots, q, cache, M, P, T);
 }
 
 }  // namespace kd

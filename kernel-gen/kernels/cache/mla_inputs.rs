@@ -7,7 +7,20 @@ family! { mla_inputs, template "cache/mla_inputs.cuh";
   dims    { Q = q_lora_rank, C = kv_lora_rank, R = rope_dim }
   variant v2 { VPT = 2 }
   const   { QVECS = Q / 8, CVECS = C / 8, RVECS = R / 8, VECS = QVECS + CVECS + RVECS, WARPS = ceil_div(QVECS, 32 * VPT),
-            OWN = ceil_div(CVECS, 32) }
+            OWN = ceil_div(CVECS, 32), FP8 = 0 }
+  require { Q % 8 == 0, C % 8 == 0, R % 8 == 0, RVECS <= 32, OWN <= 4, WARPS <= 31 }
+  smem    { partial: f32[WARPS] }
+  args    { x: bf16[M, Q + C + R], q_gain: bf16[Q], kv_gain: bf16[C], eps: f32, rope: f32[P, R], positions: i32[M],
+            slots: i32[M], q: mut bf16[M, Q], cache: mut bf16[T, C + R] }
+  launch  { grid M, block 32 * (WARPS + 1), pdl }
+}
+
+/// The same for FP8 pages: an entry is what such a page would give back of it, in bf16.
+family! { mla_inputs_fp8, template "cache/mla_inputs.cuh";
+  dims    { Q = q_lora_rank, C = kv_lora_rank, R = rope_dim }
+  variant v2 { VPT = 2 }
+  const   { QVECS = Q / 8, CVECS = C / 8, RVECS = R / 8, VECS = QVECS + CVECS + RVECS, WARPS = ceil_div(QVECS, 32 * VPT),
+            OWN = ceil_div(CVECS, 32), FP8 = 1 }
   require { Q % 8 == 0, C % 8 == 0, R % 8 == 0, RVECS <= 32, OWN <= 4, WARPS <= 31 }
   smem    { partial: f32[WARPS] }
   args    { x: bf16[M, Q + C + R], q_gain: bf16[Q], kv_gain: bf16[C], eps: f32, rope: f32[P, R], positions: i32[M],

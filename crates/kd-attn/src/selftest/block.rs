@@ -112,8 +112,8 @@ impl Attention {
                 let values = random.values(width, 1.0);
                 let at = (own[token / PAGE_TOKENS] * PAGE_TOKENS + token % PAGE_TOKENS) * width;
                 cache[at..at + width].copy_from_slice(&values);
-                let to = host_cache.token_mut(0, &ids, token);
-                to.iter_mut().zip(&values).for_each(|(to, value)| *to = value.to_f32());
+                let values: Vec<f32> = values.iter().map(|value| value.to_f32()).collect();
+                host_cache.write(0, &ids, token, &values);
             }
         }
         let dims = drafter_attention::Dims { d: d.0, n: n.0, g: g.0, blk: block.0, splits: splits.0 };

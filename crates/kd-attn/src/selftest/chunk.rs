@@ -10,8 +10,9 @@ use kd_kernels::selftest::{
 use kd_kernels::{Choice, Device, KernelError, Kernels, Stream, TensorRef};
 
 use super::expanded::{Keys, Shape};
-use crate::prefill::{Chunk, Prefill};
-use crate::{MlaConfig, PAGE_TOKENS, PagedCache};
+use super::tree_mla::pages::{encoded, rounded};
+use crate::prefill::{Chunk, PagesRef, Prefill};
+use crate::{Fp8Entry, KvCacheDtype, MlaConfig, PAGE_TOKENS, PagedCache};
 
 /// Tokens of the sequence: several blocks and pages, none of them whole at the end.
 const TOKENS: usize = 333;
@@ -27,7 +28,7 @@ pub(super) fn check(
     seed: u64,
 ) -> Result<Vec<Outcome>, Failure> {
     let Some(row) = units(kernels, "prefill_attention").next() else { return Ok(Vec::new()) };
-    let sequence = Sequence::new(row, seed)?;
+    let mut sequence = Sequence::new(row, seed)?;
     let stream = device.stream()?;
     let config = MlaConfig {
         heads: sequence.shape.heads,
@@ -38,28 +39,10 @@ pub(super) fn check(
         softmax_scale: sequence.shape.scale(),
         latent_eps: 1e-6,
     };
-    let keys = Keys::expand(sequence.shape, &sequence.kv_b, &sequence.entries);
-    let (mut outcomes, mut whole) = (Vec::new(), None);
-    for block in BLOCKS {
-        let prefill = Prefill::new(device, kernels, config, block)?;
-        for rows in ROWS {
-            let unit = format!("prefill of {TOKENS} tokens in blocks of {block}");
-            let wrong = |what| Failure::Wrong { unit: unit.clone(), rows, what };
-            let (y, micros) = sequence.run(&stream, &prefill, rows)?;
-            let whole = whole.get_or_insert_with(|| y.clone());
-            let mut bound = Bound::default();
-            for row in 0..rows {
-                let token = TOKENS - rows + row;
-                let expected = keys.attend(sequence.query(token), token + 1);
-                expected.judge(row, &y.values(row), &mut bound).map_err(wrong)?;
-                if first_difference(whole.row(token), y.row(row)).is_some() {
-                    return Err(wrong(format!("token {token} depends on chunk and block")));
-                }
-            }
-            let bytes = sequence.bytes(rows);
-            outcomes.push(Outcome { unit: unit.clone(), rows, error: bound.worst, micros, bytes });
-        }
-    }
+    let mut outcomes = sequence.check(device, kernels, &stream, config, KvCacheDtype::Auto)?;
+    let entry = Fp8Entry { latent: config.latent, rope: config.rope };
+    rounded(entry, &mut sequence.entries);
+    outcomes.extend(sequence.check(device, kernels, &stream, config, KvCacheDtype::Fp8)?);
     Ok(outcomes)
 }
 
@@ -92,6 +75,40 @@ impl Sequence {
         &self.queries[token * self.shape.query()..][..self.shape.query()]
     }
 
+    /// Chunks in blocks of every size, with pages of `cache`.
+    fn check(
+        &self,
+        device: &Device,
+        kernels: &Kernels,
+        stream: &Stream,
+        config: MlaConfig,
+        cache: KvCacheDtype,
+    ) -> Result<Vec<Outcome>, Failure> {
+        let keys = Keys::expand(self.shape, &self.kv_b, &self.entries);
+        let (mut outcomes, mut whole) = (Vec::new(), None);
+        for block in BLOCKS {
+            let prefill = Prefill::new(device, kernels, config, block, cache)?;
+            for rows in ROWS {
+                let unit = format!("prefill of {TOKENS} tokens in blocks of {block}, pages {cache:?}");
+                let wrong = |what| Failure::Wrong { unit: unit.clone(), rows, what };
+                let (y, micros) = self.run(stream, &prefill, rows, cache)?;
+                let whole = whole.get_or_insert_with(|| y.clone());
+                let mut bound = Bound::default();
+                for row in 0..rows {
+                    let token = TOKENS - rows + row;
+                    let expected = keys.attend(self.query(token), token + 1);
+                    expected.judge(row, &y.values(row), &mut bound).map_err(wrong)?;
+                    if first_difference(whole.row(token), y.row(row)).is_some() {
+                        return Err(wrong(format!("token {token} depends on chunk and block")));
+                    }
+                }
+                let bytes = self.bytes(rows);
+                outcomes.push(Outcome { unit: unit.clone(), rows, error: bound.worst, micros, bytes });
+            }
+        }
+        Ok(outcomes)
+    }
+
     fn bytes(&self, rows: usize) -> usize {
         (TOKENS * self.shape.entry() + self.kv_b.len() + rows * (self.shape.query() + self.shape.out()))
             * size_of::<bf16>()
@@ -99,7 +116,13 @@ impl Sequence {
 
     /// The last `rows` tokens as one chunk: only the tokens before it are in the pages, all else there is NaN, and the
     /// table ends in pages that do not exist.
-    fn run(&self, stream: &Stream, prefill: &Prefill, rows: usize) -> Result<(Written, f64), KernelError> {
+    fn run(
+        &self,
+        stream: &Stream,
+        prefill: &Prefill,
+        rows: usize,
+        cache: KvCacheDtype,
+    ) -> Result<(Written, f64), KernelError> {
         let Shape { heads, nope, rope, value, latent } = self.shape;
         let (width, committed) = (self.shape.entry(), TOKENS - rows);
         let mut pages = vec![bf16::NAN; 2 * self.table.len() * PAGE_TOKENS * width];
@@ -111,12 +134,23 @@ impl Sequence {
         table[PagedCache::pages_for(committed)..].fill(-1);
         let queries = upload(stream, &self.queries[committed * self.shape.query()..])?;
         let own = upload(stream, &self.entries[committed * width..])?;
-        let (pages_now, table_now) = (upload(stream, &pages)?, upload(stream, &table)?);
+        let table_now = upload(stream, &table)?;
+        let entry = Fp8Entry { latent, rope };
+        let (pages_now, encoded_now) = (upload(stream, &pages)?, upload(stream, &encoded(entry, &pages))?);
+        let count = 2 * self.table.len();
         let kv_b = upload(stream, &self.kv_b)?;
         let chunk = Chunk {
             queries: TensorRef::new(stream, queries.as_view(), [rows, heads, nope + rope])?,
             kv_b: TensorRef::new(stream, kv_b.as_view(), [heads * (nope + value), latent])?,
-            pages: TensorRef::new(stream, pages_now.as_view(), [2 * self.table.len(), PAGE_TOKENS, width])?,
+            pages: match cache {
+                KvCacheDtype::Auto => {
+                    PagesRef::Bf16(TensorRef::new(stream, pages_now.as_view(), [count, PAGE_TOKENS, width])?)
+                }
+                KvCacheDtype::Fp8 => {
+                    let shape = [count, PAGE_TOKENS, entry.bytes()];
+                    PagesRef::Fp8(TensorRef::new(stream, encoded_now.as_view(), shape)?)
+                }
+            },
             table: TensorRef::new(stream, table_now.as_view(), [table.len()])?,
             own: TensorRef::new(stream, own.as_view(), [rows, width])?,
             committed,

@@ -156,7 +156,7 @@ impl Subject for Commit {
         for (i, &position) in order.iter().enumerate().filter(|(_, position)| self.from[**position] >= 0) {
             let found: Vec<f32> = pages.values::<bf16>(i).iter().map(|value| value.to_f32()).collect();
             let expected: Vec<f32> =
-                (0..LAYERS).flat_map(|layer| cache.token(layer, &self.table, position)).copied().collect();
+                (0..LAYERS).flat_map(|layer| cache.token(layer, &self.table, position)).collect();
             if found != expected {
                 return Err(format!("position {position} does not hold scratch row {}", self.from[position]));
             }

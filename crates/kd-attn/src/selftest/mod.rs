@@ -5,6 +5,7 @@ mod chunk;
 mod commit;
 mod context;
 mod expanded;
+mod fp8_entries;
 mod head_queries;
 mod head_values;
 mod heads;
@@ -19,7 +20,7 @@ use kd_kernels::{Device, Kernels};
 use crate::{Rope, RopeTable, Yarn};
 
 /// The checks of this crate by the name of what they cover.
-pub const CHECKS: [(&str, Check); 11] = [
+pub const CHECKS: [(&str, Check); 13] = [
     ("mla_inputs", mla_inputs::check),
     ("query_rope", query_rope::check),
     ("head_queries", head_queries::check),
@@ -31,6 +32,8 @@ pub const CHECKS: [(&str, Check); 11] = [
     ("prefill", chunk::check),
     ("drafter_attention", block::check),
     ("tree_mla", tree_mla::check),
+    ("fp8_entries", fp8_entries::check),
+    ("tree_mla_fp8", tree_mla::check_fp8),
 ];
 
 /// Runs every check of this crate on the units that `kernels` has.

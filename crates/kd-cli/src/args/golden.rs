@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::{Device, RankArgs};
+use super::{CacheArgs, Device, RankArgs};
 
 #[derive(Debug, Args)]
 pub(crate) struct GoldenArgs {
@@ -20,6 +20,8 @@ pub(crate) enum Golden {
         /// Checkpoint folder of the target.
         #[arg(long, env = "KD_MODEL", value_name = "DIR")]
         model: PathBuf,
+        #[command(flatten)]
+        cache: CacheArgs,
         #[command(flatten)]
         files: TensorFiles,
     },

@@ -19,12 +19,12 @@ use runner::Runner;
 
 pub(crate) fn run(args: &GoldenArgs) -> anyhow::Result<()> {
     match &args.what {
-        Golden::Model { model, files } => {
+        Golden::Model { model, cache, files } => {
             if let Device::Cuda(_) = files.device {
                 place::one_rank(files.ranks)?;
             }
             let inputs = SafeTensors::open(&files.inputs)?;
-            let target = Target::load_sharded(model, files.ranks.tp)?;
+            let target = Target::load_sharded(model, files.ranks.tp)?.with_kv_cache_dtype(cache.dtype());
             let pool = models::pool(files.threads, files.ranks)?;
             let runner = match files.device {
                 Device::Cuda(ordinal) => Runner::cuda(&target, ordinal)?,

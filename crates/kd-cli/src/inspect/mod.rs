@@ -73,7 +73,7 @@ fn inspect(args: &InspectArgs) -> Report {
     }
     match TargetConfig::from_dir(dir) {
         Ok(config) => {
-            report.constants = Some(Constants::of_target(&config));
+            report.constants = Some(Constants::of_target(&config, args.cache.dtype()));
             report.model = Some(Model::of_target(&config));
             against_target(&config, checkpoint.as_ref(), args, &mut report);
         }
@@ -99,7 +99,7 @@ fn against_target(
     if let Some(checkpoint) = checkpoint {
         tensors::compare(checkpoint, &specs, report);
     }
-    let rank = |tp: &NonZeroUsize| memory::rank(config, &specs, tp.get(), args.card_gb);
+    let rank = |tp: &NonZeroUsize| memory::rank(config, &specs, tp.get(), args.card_gb, args.cache.dtype());
     report.ranks = args.tp.iter().map(rank).collect();
 }
 

@@ -2,11 +2,9 @@
 
 use std::path::PathBuf;
 
+use kd_attn::{Fp8Entry, KvCacheDtype};
 use kd_model::config::{DrafterConfig, RopeConfig, TargetConfig};
 use serde::Serialize;
-
-/// Bytes of a cached value on the GPU.
-const BF16: u64 = 2;
 
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Report {
@@ -42,7 +40,7 @@ pub(super) struct Constants {
     pub(super) rope_gain: f64,
     /// Radians a position of the first and the last rotated pair.
     pub(super) inv_freq: [f64; 2],
-    /// Bytes that one token takes in bf16 pages of all layers.
+    /// Bytes that one token takes in a GPU's pages of all layers.
     pub(super) kv_bytes_per_token: u64,
     pub(super) context: usize,
 }
@@ -77,18 +75,20 @@ pub(super) struct Rank {
 }
 
 impl Constants {
-    pub(super) fn of_target(config: &TargetConfig) -> Self {
-        let values = (config.num_hidden_layers * config.cache_width()) as u64;
-        Self::new(&config.rope, config.softmax_scale(), values, config.max_position_embeddings)
+    pub(super) fn of_target(config: &TargetConfig, cache: KvCacheDtype) -> Self {
+        let entry =
+            cache.entry_bytes(Fp8Entry { latent: config.kv_lora_rank, rope: config.qk_rope_head_dim });
+        let bytes = (config.num_hidden_layers * entry) as u64;
+        Self::new(&config.rope, config.softmax_scale(), bytes, config.max_position_embeddings)
     }
 
     pub(super) fn of_drafter(config: &DrafterConfig) -> Self {
-        let values = 2 * config.layers.len() * config.num_key_value_heads * config.head_dim;
+        let bytes = 2 * 2 * config.layers.len() * config.num_key_value_heads * config.head_dim;
         let scale = (config.head_dim as f64).powf(-0.5);
-        Self::new(&config.rope, scale, values as u64, config.max_position_embeddings)
+        Self::new(&config.rope, scale, bytes as u64, config.max_position_embeddings)
     }
 
-    fn new(rope: &RopeConfig, softmax_scale: f64, cached_values: u64, context: usize) -> Self {
+    fn new(rope: &RopeConfig, softmax_scale: f64, kv_bytes_per_token: u64, context: usize) -> Self {
         let embedding = rope.embedding();
         let inv_freq = embedding.inv_freq();
         let ends = [inv_freq.first(), inv_freq.last()].map(|end| end.copied().unwrap_or_default());
@@ -98,7 +98,7 @@ impl Constants {
             yarn: rope.yarn.as_ref().map(|yarn| format!("{} x {}", yarn.factor, yarn.original_max_position)),
             rope_gain: embedding.gain(),
             inv_freq: ends,
-            kv_bytes_per_token: cached_values * BF16,
+            kv_bytes_per_token,
             context,
         }
     }

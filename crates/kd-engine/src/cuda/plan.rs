@@ -55,7 +55,7 @@ impl Plan {
         let (rows, streams) = (options.chunk(false), options.slots());
         let chunk = ChunkLimits { rows, streams, block: BLOCK.min(limits.context()) };
         let chunk = (!deterministic).then_some(chunk);
-        let dims = Dims::of(models.target.config(), 0, 1)?;
+        let dims = Dims::of_target(&models.target, 0)?;
         Ok(Self { dims, buckets, limits, trees: nodes > 0, chunk, read: limits.rows.max(rows) })
     }
 

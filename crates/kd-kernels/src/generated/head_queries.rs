@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "head_queries",
-    contract: "892b193a053253e9",
+    contract: "a71bb3fac398ca3e",
     variants: &["t8"],
     cooperative: false,
     pdl: true,

@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "mla_inputs",
-    contract: "7a6a4722a98520de",
+    contract: "8f5015a74cc1e99b",
     variants: &["v2"],
     cooperative: false,
     pdl: true,

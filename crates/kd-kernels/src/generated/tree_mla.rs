@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "tree_mla",
-    contract: "808c4ec5f42dacf7",
+    contract: "9abd76e18e29c1f8",
     variants: &["c8", "c16", "m64", "n8", "n16"],
     cooperative: false,
     pdl: true,

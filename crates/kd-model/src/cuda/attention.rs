@@ -1,14 +1,14 @@
 //! The attention of tree passes: absorbed queries over pages and scratch.
 
-use kd_attn::PAGE_TOKENS;
 use kd_kernels::families::{
-    absorb_query, absorb_value, head_queries, head_values, query_rope, tree_mla, tree_mla_merge,
+    absorb_query, absorb_value, head_queries, head_values, query_rope, tree_mla_merge,
 };
 use kd_kernels::{Choice, CudaSlice, Stream, TensorRef};
 
 use half::bf16;
 
 use super::CudaError;
+use super::cache::{Attended, LayerPages, Pages};
 use super::inputs::{Bucket, Limits, PassInputs};
 use super::kernels::FewKernels;
 use super::layer::Pass;
@@ -21,7 +21,7 @@ pub(crate) struct TreeAttention<'a> {
     pub(crate) inputs: &'a PassInputs,
     pub(crate) limits: Limits,
     pub(crate) bucket: Bucket,
-    pub(crate) pages: &'a CudaSlice<bf16>,
+    pub(crate) pages: &'a Pages,
     pub(crate) scratch: &'a mut CudaSlice<bf16>,
     pub(crate) absorbed: &'a mut CudaSlice<bf16>,
     pub(crate) mixed: &'a mut CudaSlice<bf16>,
@@ -101,7 +101,7 @@ impl TreeAttention<'_> {
             cache: part_mut(stream, self.scratch, index * limit * width, [limit, width])?,
             y: head_mut(stream, self.absorbed, [rows, a.heads, width])?,
         };
-        few.head_queries.launch(stream, Choice::Auto, args)?;
+        few.head_queries.launch(stream, args)?;
         Ok(())
     }
 
@@ -111,11 +111,9 @@ impl TreeAttention<'_> {
             (pass.stream, &pass.target.dims.attention, self.limits, self.inputs);
         let (width, Bucket { rows, streams }) = (a.cache_width(), self.bucket);
         let partial = self.part_ml.len() / 2;
-        let layer_pages = limits.pages * PAGE_TOKENS * width;
-        let args = tree_mla::Args {
+        let pages = LayerPages { all: self.pages, layer: index, count: limits.pages };
+        let own = Attended {
             q: head(stream, self.absorbed, [rows, a.heads, width])?,
-            pages: part(stream, self.pages, index * layer_pages, [limits.pages, PAGE_TOKENS, width])?,
-            entries: part(stream, self.pages, index * layer_pages, [limits.pages * PAGE_TOKENS, width])?,
             table: TensorRef::new(stream, inputs.table(streams)?, [streams, limits.table_width()])?,
             starts: TensorRef::new(stream, inputs.starts(streams)?, [streams + 1])?,
             committed: TensorRef::new(stream, inputs.committed(streams)?, [streams])?,
@@ -126,8 +124,7 @@ impl TreeAttention<'_> {
             part_o: head_mut(stream, self.part_o, [partial, a.latent])?,
             part_ml: head_mut(stream, self.part_ml, [partial, 2])?,
         };
-        pass.target.kernels.tree_mla.launch(stream, Choice::Auto, args)?;
-        Ok(())
+        Ok(pass.target.kernels.cache.attend(stream, &pass.target.dims, pages, own)?)
     }
 
     /// The partial results merged, and taken out of the latent space: the values of all heads.

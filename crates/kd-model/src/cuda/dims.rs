@@ -1,11 +1,12 @@
 //! What one rank of a target looks like: sizes, and the constants that are no weights.
 
-use kd_attn::{MlaConfig, Rope};
+use kd_attn::{Fp8Entry, KvCacheDtype, MlaConfig, Rope};
 use kd_kernels::Profile;
 use kd_moe::RouterConfig;
 use kd_moe::gpu::Shape;
 
 use super::CudaError;
+use crate::Target;
 use crate::config::{LATENT_NORM_EPS, TargetConfig};
 
 /// Sizes of one rank, and the constants of its layers.
@@ -41,9 +42,25 @@ pub struct Dims {
     pub rope: Rope,
     /// Positions that the model is made for.
     pub positions: usize,
+    /// What pages hold.
+    pub kv_cache_dtype: KvCacheDtype,
 }
 
 impl Dims {
+    /// One rank of a loaded target.
+    ///
+    /// # Errors
+    /// As [`Dims::of`].
+    pub fn of_target(target: &Target, rank: usize) -> Result<Self, CudaError> {
+        let kv_cache_dtype = target.kv_cache_dtype();
+        Ok(Self { kv_cache_dtype, ..Self::of(target.config(), rank, target.ranks())? })
+    }
+
+    /// Bytes of a token's entry in the pages of a layer.
+    pub fn entry_bytes(&self) -> usize {
+        self.kv_cache_dtype.entry_bytes(Fp8Entry { latent: self.attention.latent, rope: self.attention.rope })
+    }
+
     /// One rank of `ranks` of a checkpoint.
     ///
     /// # Errors
@@ -117,6 +134,7 @@ impl Dims {
             eps: 1e-5,
             rope: Rope::new(p.rope_dim, 50_000.0, Some(yarn), 1.0),
             positions: 262_144,
+            kv_cache_dtype: KvCacheDtype::Auto,
         }
     }
 

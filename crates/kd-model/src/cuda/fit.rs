@@ -57,7 +57,7 @@ impl Fit<'_> {
         if needed <= free {
             return Ok(());
         }
-        let own = 2 * self.target.layers * PAGE_TOKENS * self.target.attention.cache_width();
+        let own = self.target.layers * PAGE_TOKENS * self.target.entry_bytes();
         let page = own + self.drafter.map_or(0, |(dims, ..)| DraftLimits::page_bytes(dims));
         let without = needed.saturating_sub(pages.saturating_mul(page));
         let most = free.saturating_sub(without) / page.max(1);
@@ -75,6 +75,7 @@ impl Fit<'_> {
 
 #[cfg(test)]
 mod tests {
+    use kd_attn::KvCacheDtype;
     use kd_kernels::Profile;
 
     use super::*;
@@ -107,6 +108,10 @@ mod tests {
                 limits.bytes(dims),
             ];
             assert_eq!(fit.bytes().expect("a size"), parts.iter().sum::<usize>());
+            // 496 bytes less a token and layer.
+            let fp8 = Dims { kv_cache_dtype: KvCacheDtype::Fp8, ..fit.target.clone() };
+            let less = parts[1] - fit.limits.bytes(&fp8, fit.taps).expect("a size");
+            assert_eq!(less, 61 * 2048 * 64 * (1152 - 656));
             // Attention 28 MB, MLP 99 MB a layer; taps and context 116 MB.
             assert!((0.8e9..1.1e9).contains(&(dims.weight_bytes() as f64)), "{}", dims.weight_bytes());
             assert!(parts.iter().all(|bytes| *bytes < 90 << 30));

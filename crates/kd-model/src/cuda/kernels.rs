@@ -1,8 +1,8 @@
 //! The kernels of a target's forward, loaded for one rank's sizes.
 
 use kd_kernels::families::{
-    absorb_query, absorb_value, add_rms_norm, commit, embed, few_gate, few_route, gather_taps, head_queries,
-    head_values, mla_inputs, norm_dense, query_rope, rms_norm, router, silu_mul, tree_mla, tree_mla_merge,
+    absorb_query, absorb_value, add_rms_norm, embed, few_gate, few_route, gather_taps, head_values,
+    norm_dense, query_rope, rms_norm, router, silu_mul, tree_mla_merge,
 };
 use kd_kernels::{
     DenseProduct, DenseScratch, HeadProduct, KernelError, Kernels, RouterProduct, Stream, TensorMut,
@@ -12,6 +12,7 @@ use kd_moe::gpu::ExpertKernels;
 
 use half::bf16;
 
+use super::cache::{CacheKernels, QueryKernel};
 use super::prefill::LibraryProducts;
 use super::{CudaError, Dims};
 
@@ -22,10 +23,9 @@ pub(crate) struct TargetKernels {
     pub(crate) rms_norm: rms_norm::RmsNorm,
     pub(crate) add_rms_norm: add_rms_norm::AddRmsNorm,
     pub(crate) products: Products,
-    pub(crate) mla_inputs: mla_inputs::MlaInputs,
+    pub(crate) cache: CacheKernels,
     pub(crate) query_rope: query_rope::QueryRope,
     pub(crate) absorb_query: absorb_query::AbsorbQuery,
-    pub(crate) tree_mla: tree_mla::TreeMla,
     pub(crate) tree_mla_merge: tree_mla_merge::TreeMlaMerge,
     pub(crate) absorb_value: absorb_value::AbsorbValue,
     pub(crate) dense_gate: silu_mul::SiluMul,
@@ -33,7 +33,6 @@ pub(crate) struct TargetKernels {
     pub(crate) router: RouterProduct,
     pub(crate) experts: ExpertKernels,
     pub(crate) lm_head: HeadProduct,
-    pub(crate) commit: commit::Commit,
     pub(crate) gather_taps: gather_taps::GatherTaps,
     few: Option<FewKernels>,
     one: Option<OneKernels>,
@@ -43,7 +42,7 @@ pub(crate) struct TargetKernels {
 #[derive(Debug)]
 pub(crate) struct FewKernels {
     /// For `mla_inputs`, the product with `q_b_proj`, `query_rope` and `absorb_query`.
-    pub(crate) head_queries: head_queries::HeadQueries,
+    pub(crate) head_queries: QueryKernel,
     /// For `tree_mla_merge` and `absorb_value`.
     pub(crate) head_values: head_values::HeadValues,
     /// For the product with the shared expert's first matrices and `silu_mul`.
@@ -69,7 +68,7 @@ pub(crate) struct Products(Vec<(usize, DenseProduct)>);
 impl TargetKernels {
     pub(crate) fn load(kernels: &Kernels, dims: &Dims) -> Result<Self, CudaError> {
         let a = &dims.attention;
-        let [h, q, c, r] = [dims.hidden, dims.q_rank, a.latent, a.rope].map(int);
+        let [h, c, r] = [dims.hidden, a.latent, a.rope].map(int);
         let [heads, nope, value] = [a.heads, a.nope, a.value].map(int);
         let [e, t] = [dims.experts.experts, dims.experts.top_k].map(int);
         let gate = |width: usize| silu_mul::SiluMul::load(kernels, silu_mul::Dims { i: int(width) });
@@ -79,13 +78,12 @@ impl TargetKernels {
             rms_norm: rms_norm::RmsNorm::load(kernels, rms_norm::Dims { h })?,
             add_rms_norm: add_rms_norm::AddRmsNorm::load(kernels, add_rms_norm::Dims { h })?,
             products: Products::load(kernels, &inputs)?,
-            mla_inputs: mla_inputs::MlaInputs::load(kernels, mla_inputs::Dims { q, c, r })?,
+            cache: CacheKernels::load(kernels, dims)?,
             query_rope: query_rope::QueryRope::load(kernels, query_rope::Dims { n: nope, r, w: c })?,
             absorb_query: absorb_query::AbsorbQuery::load(
                 kernels,
                 absorb_query::Dims { heads, k: nope, n: c, rope: r },
             )?,
-            tree_mla: tree_mla::TreeMla::load(kernels, tree_mla::Dims { h: heads, c, r })?,
             tree_mla_merge: tree_mla_merge::TreeMlaMerge::load(
                 kernels,
                 tree_mla_merge::Dims { h: heads, c },
@@ -99,7 +97,6 @@ impl TargetKernels {
             router: RouterProduct::load(kernels, router::Dims { h, e, t })?,
             experts: ExpertKernels::load(kernels, dims.experts)?,
             lm_head: HeadProduct::load(kernels, h)?,
-            commit: commit::Commit::load(kernels, commit::Dims { w: int(a.cache_width()) })?,
             gather_taps: gather_taps::GatherTaps::load(kernels, gather_taps::Dims { h })?,
             few: FewKernels::load(kernels, dims)?,
             one: OneKernels::load(kernels, dims)?,
@@ -121,12 +118,12 @@ impl FewKernels {
     /// Nothing where the declarations have none for these sizes.
     fn load(kernels: &Kernels, dims: &Dims) -> Result<Option<Self>, CudaError> {
         let a = &dims.attention;
-        let [h, q, c, n, r, value] = [a.heads, dims.q_rank, a.latent, a.nope, a.rope, a.value].map(int);
-        let queries = head_queries::HeadQueries::load(kernels, head_queries::Dims { h, q, c, n, r });
+        let [h, c, value] = [a.heads, a.latent, a.value].map(int);
+        let queries = QueryKernel::load(kernels, dims)?;
         let values = head_values::HeadValues::load(kernels, head_values::Dims { h, c, n: value });
         let gate = few_gate::Dims { k: int(dims.hidden), i: int(dims.shared_width) };
         let gate = few_gate::FewGate::load(kernels, gate);
-        let all = built(queries)?.zip(built(values)?).zip(built(gate)?);
+        let all = queries.zip(built(values)?).zip(built(gate)?);
         Ok(all.map(|((head_queries, head_values), shared_gate)| Self {
             head_queries,
             head_values,
@@ -149,7 +146,7 @@ impl OneKernels {
 }
 
 /// Nothing for a family that is not built for every size.
-fn built<T>(loaded: Result<T, KernelError>) -> Result<Option<T>, KernelError> {
+pub(crate) fn built<T>(loaded: Result<T, KernelError>) -> Result<Option<T>, KernelError> {
     match loaded {
         Ok(family) => Ok(Some(family)),
         Err(KernelError::NoUnit { .. }) => Ok(None),

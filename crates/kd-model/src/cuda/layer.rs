@@ -118,7 +118,7 @@ impl<'a> Pass<'a> {
             q: head_mut(stream, &mut rows.low, [count, dims.q_rank])?,
             cache,
         };
-        target.kernels.mla_inputs.launch(stream, Choice::Auto, args)?;
+        target.kernels.cache.inputs(stream, args)?;
         let low = head(stream, &rows.low, [count, dims.q_rank])?;
         let queries = head_mut(stream, &mut rows.queries, [count, dims.queries()])?;
         Ok(products.launch(stream, low, layer.q_b.tensor(stream)?, queries)?)

@@ -8,6 +8,7 @@
 //! plain decoding at its position.
 
 mod attention;
+mod cache;
 mod dims;
 mod drafter;
 mod error;

@@ -42,7 +42,7 @@ pub(crate) fn room_for_state(
     if needed <= free {
         return Ok(());
     }
-    let page = 2 * dims.layers * PAGE_TOKENS * dims.attention.cache_width();
+    let page = dims.layers * PAGE_TOKENS * dims.entry_bytes();
     let without = needed - limits.pages * page;
     let pages = free.saturating_sub(without) / page.max(1);
     let fits = if pages > 0 {

@@ -3,11 +3,12 @@
 use half::bf16;
 use kd_attn::prefill::{Chunk, Prefill, Workspace};
 use kd_attn::{PAGE_TOKENS, Segment, rows};
-use kd_kernels::families::{commit, gather_taps, query_rope};
+use kd_kernels::families::{gather_taps, query_rope};
 use kd_kernels::ranks::Exchange;
 use kd_kernels::{Choice, CudaSlice, CudaView, Device, KernelError, Kernels, Product, Stream, TensorRef};
 use kd_moe::gpu::MOST_ROWS;
 
+use super::cache::Moved;
 use super::error::within;
 use super::inputs::{Limits, Move, PassInputs};
 use super::kernels::{Multiply, int};
@@ -108,7 +109,7 @@ impl CudaTarget {
         let (dims, a) = (&self.dims, self.dims.attention);
         let limits = Limits { rows: chunks.rows, streams: chunks.streams, ..state.limits };
         super::plan::room_for_chunks(stream, dims, chunks, state.rows.taps.len())?;
-        let attention = Prefill::new(device, kernels, a, chunks.block)?;
+        let attention = Prefill::new(device, kernels, a, chunks.block, dims.kv_cache_dtype)?;
         Ok(PrefillState {
             inputs: PassInputs::new(stream, limits, dims.vocab, false)?,
             rows: RowState::new(stream, dims, chunks.rows, &state.rows.taps, exchanged)?,
@@ -173,12 +174,7 @@ impl CudaTarget {
                 let own = Chunk {
                     queries: part(stream, rotated, first * heads * wide, [segment.rows, heads, wide])?,
                     kv_b: layer.kv_b.tensor(stream)?,
-                    pages: part(
-                        stream,
-                        &state.pages,
-                        index * page_rows * width,
-                        [state.limits.pages, PAGE_TOKENS, width],
-                    )?,
+                    pages: state.pages.layer(stream, &self.dims, index, state.limits.pages)?,
                     table: inputs.stream_table(stream, s)?,
                     own: part(stream, entries, first * width, [segment.rows, width])?,
                     committed: segment.committed,
@@ -189,13 +185,13 @@ impl CudaTarget {
                 attention.launch(stream, Choice::Auto, &own, workspace, &mut values)?;
                 first += segment.rows;
             }
-            let args = commit::Args {
+            let moved = Moved {
                 scratch: head(stream, entries, [1, count, width])?,
+                first: index,
                 from: TensorRef::new(stream, inputs.moves_from(count)?, [count])?,
                 to: TensorRef::new(stream, inputs.moves_to(count)?, [count])?,
-                pages: part_mut(stream, &mut state.pages, index * page_rows * width, [1, page_rows, width])?,
             };
-            self.kernels.commit.launch(stream, Choice::Auto, args)?;
+            self.kernels.cache.commit(stream, &self.dims, &mut state.pages, moved, page_rows)?;
             pass.attention_output(index, layer)?;
             pass.finish(index, layer)?;
         }
@@ -234,7 +230,7 @@ impl CudaTarget {
 /// Fails unless `kernels` has the units that prompt chunks alone launch.
 pub(crate) fn check(kernels: &Kernels, dims: &Dims) -> Result<(), CudaError> {
     query_kernel(kernels, dims)?;
-    Ok(Prefill::check(kernels, dims.attention)?)
+    Ok(Prefill::check(kernels, dims.attention, dims.kv_cache_dtype)?)
 }
 
 fn query_kernel(kernels: &Kernels, dims: &Dims) -> Result<query_rope::QueryRope, KernelError> {

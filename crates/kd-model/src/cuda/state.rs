@@ -6,6 +6,7 @@ use kd_kernels::selftest::upload;
 use kd_kernels::{CudaSlice, CudaView, DenseScratch, HEAD_TILE, KernelError, Stream};
 use kd_tensor::Matrix;
 
+use super::cache::Pages;
 use super::error::within;
 use super::inputs::{Bucket, Limits, PassInputs};
 use super::memory::{download, download_f32, zeros};
@@ -22,8 +23,7 @@ pub struct PassState {
     pub(crate) rows: RowState,
     /// `[positions, rope]`: cosine and sine of each pair.
     pub(crate) rope: CudaSlice<f32>,
-    /// `[layers, pages · 64, latent + rope]`
-    pub(crate) pages: CudaSlice<bf16>,
+    pub(crate) pages: Pages,
     /// `[layers, rows, latent + rope]`
     pub(crate) scratch: CudaSlice<bf16>,
     /// `[rows, heads, latent + rope]`
@@ -68,7 +68,7 @@ impl PassState {
             inputs: PassInputs::new(stream, limits, dims.vocab, true)?,
             rows: RowState::new(stream, dims, rows, taps, exchanged)?,
             rope: upload(stream, &angles)?,
-            pages: zeros!(stream, dims.layers * pages * PAGE_TOKENS * width)?,
+            pages: Pages::new(stream, dims, pages)?,
             scratch: zeros!(stream, dims.layers * rows * width)?,
             absorbed: zeros!(stream, rows * a.heads * width)?,
             mixed: zeros!(stream, rows * a.heads * a.latent)?,
@@ -184,11 +184,12 @@ impl Limits {
         let (a, width) = (&dims.attention, dims.attention.cache_width());
         let halves = dims.hidden + a.heads * (width + a.latent) + dims.layers * width;
         let words = dims.vocab + 4 * dims.vocab.div_ceil(HEAD_TILE);
-        let pages = dims.layers * self.pages * PAGE_TOKENS * width;
+        let pages = dims.layers * self.pages * PAGE_TOKENS * dims.entry_bytes();
         let partial = self.partial_rows(a.heads) * (a.latent + 2) + self.positions() * a.rope;
         Ok(RowState::bytes(dims, self.rows, taps)?
             + DenseScratch::bytes(self.rows, dims.hidden)
-            + 2 * (self.rows * halves + pages)
+            + pages
+            + 2 * self.rows * halves
             + 4 * (self.rows * words + partial))
     }
 }

@@ -2,13 +2,14 @@
 
 use half::bf16;
 use kd_attn::PAGE_TOKENS;
-use kd_kernels::families::{commit, embed, gather_taps, lm_head};
+use kd_kernels::families::{embed, gather_taps, lm_head};
 use kd_kernels::ranks::Exchange;
 use kd_kernels::{Choice, CudaSlice, Device, HEAD_TILE, Kernels, Search, Stream, TensorRef};
 use kd_moe::Routing;
 
 use super::CudaError;
 use super::attention::tree_pass;
+use super::cache::{Moved, Pages};
 use super::dims::Dims;
 use super::error::within;
 use super::inputs::{Bucket, Limits};
@@ -37,7 +38,7 @@ pub struct CudaTarget {
 /// # Errors
 /// A shape without a profile, or a profile without a bundle: both say what to build.
 pub fn open_kernels(device: &Device, search: &Search, target: &Target) -> Result<Kernels, CudaError> {
-    let dims = Dims::of(target.config(), 0, target.ranks())?;
+    let dims = Dims::of_target(target, 0)?;
     Ok(Kernels::open(device, dims.profile, search)?)
 }
 
@@ -65,7 +66,7 @@ impl CudaTarget {
         rank: usize,
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Self, CudaError> {
-        let dims = Dims::of(target.config(), rank, target.ranks())?;
+        let dims = Dims::of_target(target, rank)?;
         super::plan::room_for_weights(stream, &dims)?;
         let loaded = TargetKernels::load(kernels, &dims)?;
         let mut loader = LayerLoader::new(stream, kernels, &dims)?;
@@ -279,18 +280,14 @@ impl CudaTarget {
     pub(crate) fn move_rows(
         &self,
         stream: &Stream,
-        (scratch, pages, rows): (&CudaSlice<bf16>, &mut CudaSlice<bf16>, &mut RowState),
+        (scratch, pages, rows): (&CudaSlice<bf16>, &mut Pages, &mut RowState),
         limits: Limits,
         [from, to]: [TensorRef<'_, i32, 1>; 2],
     ) -> Result<(), CudaError> {
         let (dims, width, [count]) = (&self.dims, self.dims.attention.cache_width(), from.shape());
-        let args = commit::Args {
-            scratch: head(stream, scratch, [dims.layers, limits.rows, width])?,
-            from,
-            to,
-            pages: head_mut(stream, pages, [dims.layers, limits.pages * PAGE_TOKENS, width])?,
-        };
-        self.kernels.commit.launch(stream, Choice::Auto, args)?;
+        let scratch = head(stream, scratch, [dims.layers, limits.rows, width])?;
+        let moved = Moved { scratch, first: 0, from, to };
+        self.kernels.cache.commit(stream, dims, pages, moved, limits.pages * PAGE_TOKENS)?;
         let RowState { taps, tapped, kept, .. } = rows;
         if taps.is_empty() {
             return Ok(());

@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::path::Path;
 
-use kd_attn::{Mla, MlaConfig, QueryProjection};
+use kd_attn::{KvCacheDtype, Mla, MlaConfig, QueryProjection};
 use kd_moe::{Expert, Experts, Mlp, Moe, Router, RouterConfig};
 use kd_tensor::Storage;
 
@@ -50,7 +50,7 @@ impl Target {
         let ranks = Share::all(ranks).map(layers).collect::<Result<_, CheckpointError>>()?;
         let skipped = checkpoint.finish(VISION_PREFIXES)?;
         let rope = config.rope.embedding();
-        Ok(Self { rope, embed, ranks, norm, head, skipped, config })
+        Ok(Self { rope, embed, ranks, norm, head, skipped, config, kv_cache_dtype: KvCacheDtype::Auto })
     }
 }
 

@@ -3,7 +3,8 @@
 use half::bf16;
 use kd_kernels::selftest::{Bound, Random, gather};
 
-use crate::{Ancestors, Mask, PAGE_TOKENS, PageId, Segment};
+use super::pages::rounded;
+use crate::{Ancestors, Fp8Entry, Mask, PAGE_TOKENS, PageId, Segment};
 
 /// What the inputs are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,11 +74,17 @@ pub(crate) struct Widths {
     pub(crate) heads: usize,
     pub(crate) latent: usize,
     pub(crate) rope: usize,
+    /// Whether pages hold FP8 entries, and scratch what these give back.
+    pub(crate) fp8: bool,
 }
 
 impl Widths {
     pub(crate) fn key(self) -> usize {
         self.latent + self.rope
+    }
+
+    pub(crate) fn entry(self) -> Fp8Entry {
+        Fp8Entry { latent: self.latent, rope: self.rope }
     }
 }
 
@@ -132,7 +139,12 @@ impl Case {
                 Inputs::Random => of(branch.committed, &|_, random| random.values(key, 1.0)),
             })
             .collect();
-        Self { widths, branches, queries, scratch, context }
+        let mut case = Self { widths, branches, queries, scratch, context };
+        if widths.fp8 {
+            let all = case.context.iter_mut().chain([&mut case.scratch]);
+            all.for_each(|entries| rounded(widths.entry(), entries));
+        }
+        case
     }
 
     /// A pass whose tokens are of no interest.

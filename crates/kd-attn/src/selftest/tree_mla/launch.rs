@@ -1,25 +1,36 @@
 //! Device memory of a pass, and its two launches.
 
 use half::bf16;
-use kd_kernels::families::{tree_mla, tree_mla_merge};
+use kd_kernels::families::{tree_mla, tree_mla_fp8, tree_mla_merge};
 use kd_kernels::selftest::{Random, driver, upload};
 use kd_kernels::{Buffer, Choice, CudaSlice, KernelError, Kernels, Stream, TensorMut, TensorRef};
 
 use super::case::{Branch, Case, SCALE, Widths};
+use super::pages::Pages;
 use crate::{Leaves, PAGE_TOKENS, PageId};
 
 /// The kernels of one rank.
 #[derive(Debug)]
 pub(crate) struct Attention {
-    pub(crate) tree: tree_mla::TreeMla,
-    pub(crate) merge: tree_mla_merge::TreeMlaMerge,
+    tree: Tree,
+    merge: tree_mla_merge::TreeMlaMerge,
+}
+
+#[derive(Debug)]
+enum Tree {
+    Bf16(tree_mla::TreeMla),
+    Fp8(tree_mla_fp8::TreeMlaFp8),
 }
 
 impl Attention {
     pub(crate) fn load(kernels: &Kernels, widths: Widths) -> Result<Self, KernelError> {
         let [h, c, r] = [widths.heads, widths.latent, widths.rope].map(|width| width as i64);
         Ok(Self {
-            tree: tree_mla::TreeMla::load(kernels, tree_mla::Dims { h, c, r })?,
+            tree: if widths.fp8 {
+                Tree::Fp8(tree_mla_fp8::TreeMlaFp8::load(kernels, tree_mla_fp8::Dims { h, c, r })?)
+            } else {
+                Tree::Bf16(tree_mla::TreeMla::load(kernels, tree_mla::Dims { h, c, r })?)
+            },
             merge: tree_mla_merge::TreeMlaMerge::load(kernels, tree_mla_merge::Dims { h, c })?,
         })
     }
@@ -60,7 +71,7 @@ pub(crate) struct Pass {
     widths: Widths,
     room: Room,
     queries: Buffer<bf16>,
-    pages: CudaSlice<bf16>,
+    pages: Pages,
     /// One for each launch of a recording: copies of the context in other pages.
     tables: Vec<Buffer<i32>>,
     starts: Buffer<i32>,
@@ -91,7 +102,7 @@ impl Pass {
             attention,
             variant: variant.map(str::to_owned),
             queries: Buffer::new(stream, &nan(room.rows * widths.heads * key))?,
-            pages: upload(stream, &nan(room.pages * PAGE_TOKENS * key))?,
+            pages: Pages::poisoned(stream, widths, room.pages)?,
             tables: vec![Buffer::new(stream, &vec![-1; room.streams * room.table])?],
             starts: Buffer::new(stream, &vec![0; room.streams + 1])?,
             committed: Buffer::new(stream, &vec![0; room.streams])?,
@@ -109,8 +120,7 @@ impl Pass {
     /// Replaces the pages by `pages` zeroed ones: more than are worth a copy from the host.
     pub(crate) fn many_pages(&mut self, stream: &Stream, pages: usize) -> Result<(), KernelError> {
         self.room.pages = pages;
-        let values = pages * PAGE_TOKENS * self.widths.key();
-        self.pages = stream.cuda().alloc_zeros(values).map_err(driver)?;
+        self.pages = Pages::zeroed(stream, self.widths, pages)?;
         Ok(())
     }
 
@@ -124,9 +134,7 @@ impl Pass {
         let size = PAGE_TOKENS * self.widths.key();
         for (context, table) in case.context.iter().zip(tables) {
             for (tokens, page) in context.chunks(size).zip(table) {
-                let at = page.0 as usize * size;
-                let mut to = self.pages.slice_mut(at..at + tokens.len());
-                stream.cuda().memcpy_htod(tokens, &mut to).map_err(driver)?;
+                self.pages.write(stream, self.widths, page.0 as usize * PAGE_TOKENS, tokens)?;
             }
         }
         Ok(())
@@ -174,13 +182,13 @@ impl Pass {
         self.tables[0].write(stream, &ids)
     }
 
-    /// Gives the pass `copies` copies of its context, every page of them holding `page`, and `partial` rows of partial results.
+    /// Gives the pass `copies` copies of its context, made of the pages `pages`, and `partial` rows of partial results.
     pub(crate) fn rotate(
         &mut self,
         stream: &Stream,
         tables: &[Vec<PageId>],
         copies: usize,
-        page: &[bf16],
+        pages: &[bf16],
         partial: usize,
     ) -> Result<(), KernelError> {
         let used: usize = tables.iter().map(Vec::len).sum::<usize>().max(1);
@@ -189,10 +197,10 @@ impl Pass {
         self.part_o = stream.cuda().alloc_zeros(partial * self.widths.latent).map_err(driver)?;
         self.part_ml = stream.cuda().alloc_zeros(partial * 2).map_err(driver)?;
         self.many_pages(stream, used * copies)?;
-        for at in (0..self.pages.len()).step_by(page.len()) {
-            let end = self.pages.len().min(at + page.len());
-            let mut to = self.pages.slice_mut(at..end);
-            stream.cuda().memcpy_htod(&page[..end - at], &mut to).map_err(driver)?;
+        let (key, tokens) = (self.widths.key(), used * copies * PAGE_TOKENS);
+        for first in (0..tokens).step_by(pages.len() / key) {
+            let end = tokens.min(first + pages.len() / key);
+            self.pages.write(stream, self.widths, first, &pages[..(end - first) * key])?;
         }
         self.tables.clear();
         for copy in 0..copies {
@@ -215,21 +223,63 @@ impl Pass {
         let Widths { heads, latent, .. } = self.widths;
         let (key, choice) = (self.widths.key(), self.variant.as_deref().map_or(Choice::Auto, Choice::Forced));
         let Room { rows, streams, pages, table, partial } = self.room;
-        let args = tree_mla::Args {
-            q: TensorRef::new(stream, self.queries.view(), [rows, heads, key])?,
-            pages: TensorRef::new(stream, self.pages.as_view(), [pages, PAGE_TOKENS, key])?,
-            entries: TensorRef::new(stream, self.pages.as_view(), [pages * PAGE_TOKENS, key])?,
-            table: TensorRef::new(stream, self.tables[copy].view(), [streams, table])?,
-            starts: TensorRef::new(stream, self.starts.view(), [streams + 1])?,
-            committed: TensorRef::new(stream, self.committed.view(), [streams])?,
-            ancestors: TensorRef::new(stream, self.ancestors.view(), [rows, WORDS])?,
-            scratch: TensorRef::new(stream, self.scratch.view(), [rows, key])?,
-            scale: SCALE,
-            queue: TensorMut::new(stream, self.queue.as_view_mut(), [1])?,
-            part_o: TensorMut::new(stream, self.part_o.as_view_mut(), [partial, latent])?,
-            part_ml: TensorMut::new(stream, self.part_ml.as_view_mut(), [partial, 2])?,
-        };
-        self.attention.tree.launch(stream, choice, args)?;
+        let (tables, starts) = (self.tables[copy].view(), self.starts.view());
+        let table = TensorRef::new(stream, tables, [streams, table])?;
+        let starts = TensorRef::new(stream, starts, [streams + 1])?;
+        let q = TensorRef::new(stream, self.queries.view(), [rows, heads, key])?;
+        let committed = TensorRef::new(stream, self.committed.view(), [streams])?;
+        let ancestors = TensorRef::new(stream, self.ancestors.view(), [rows, WORDS])?;
+        let scratch = TensorRef::new(stream, self.scratch.view(), [rows, key])?;
+        let queue = TensorMut::new(stream, self.queue.as_view_mut(), [1])?;
+        let part_o = TensorMut::new(stream, self.part_o.as_view_mut(), [partial, latent])?;
+        let part_ml = TensorMut::new(stream, self.part_ml.as_view_mut(), [partial, 2])?;
+        let scale = SCALE;
+        match (&self.attention.tree, &self.pages) {
+            (Tree::Bf16(tree), Pages::Bf16(data)) => {
+                let entries = TensorRef::new(stream, data.as_view(), [pages * PAGE_TOKENS, key])?;
+                let pages = TensorRef::new(stream, data.as_view(), [pages, PAGE_TOKENS, key])?;
+                let args = tree_mla::Args {
+                    q,
+                    pages,
+                    entries,
+                    table,
+                    starts,
+                    committed,
+                    ancestors,
+                    scratch,
+                    scale,
+                    queue,
+                    part_o,
+                    part_ml,
+                };
+                tree.launch(stream, choice, args)?;
+            }
+            (Tree::Fp8(tree), Pages::Fp8(data)) => {
+                let pages = TensorRef::new(
+                    stream,
+                    data.as_view(),
+                    [pages, PAGE_TOKENS, self.widths.entry().bytes()],
+                )?;
+                let args = tree_mla_fp8::Args {
+                    q,
+                    pages,
+                    table,
+                    starts,
+                    committed,
+                    ancestors,
+                    scratch,
+                    scale,
+                    queue,
+                    part_o,
+                    part_ml,
+                };
+                tree.launch(stream, choice, args)?;
+            }
+            (Tree::Bf16(_), Pages::Fp8(_)) | (Tree::Fp8(_), Pages::Bf16(_)) => {
+                let what = "pages of another format than the kernel's".to_owned();
+                return Err(KernelError::BadTensor { shape: vec![pages], what });
+            }
+        }
         let args = tree_mla_merge::Args {
             part_o: TensorRef::new(stream, self.part_o.as_view(), [partial, latent])?,
             part_ml: TensorRef::new(stream, self.part_ml.as_view(), [partial, 2])?,

@@ -2,6 +2,7 @@
 
 pub(crate) mod case;
 pub(crate) mod launch;
+pub(crate) mod pages;
 
 use half::bf16;
 use kd_kernels::bundle::Row;
@@ -46,10 +47,30 @@ pub(super) fn check(
     _: &[usize],
     seed: u64,
 ) -> Result<Vec<Outcome>, Failure> {
+    of("tree_mla", false, device, kernels, seed)
+}
+
+/// The same over FP8 pages, whose values bf16 pages could hold: with these, rows must have the same bits.
+pub(super) fn check_fp8(
+    device: &Device,
+    kernels: &Kernels,
+    _: &[usize],
+    seed: u64,
+) -> Result<Vec<Outcome>, Failure> {
+    of("tree_mla_fp8", true, device, kernels, seed)
+}
+
+fn of(
+    family: &str,
+    fp8: bool,
+    device: &Device,
+    kernels: &Kernels,
+    seed: u64,
+) -> Result<Vec<Outcome>, Failure> {
     let mut outcomes = Vec::new();
-    for row in units(kernels, "tree_mla") {
+    for row in units(kernels, family) {
         let length = |name| row.dim(name).map(|(_, length)| length);
-        let widths = Widths { heads: length("H")?, latent: length("C")?, rope: length("R")? };
+        let widths = Widths { heads: length("H")?, latent: length("C")?, rope: length("R")?, fp8 };
         let mut subject =
             Subject { stream: device.stream()?, kernels, row, widths, random: Random::new(seed) };
         for shape in &SHAPES {
@@ -129,6 +150,11 @@ impl Subject<'_> {
         let width = self.widths.heads * self.widths.latent;
         let auto = self.run(case, None)?;
         self.same(case, &auto, 0, found, "the variant")?;
+        if self.widths.fp8 {
+            let values = Case { widths: Widths { fp8: false, ..self.widths }, ..case.clone() };
+            let found_there = self.run(&values, None)?;
+            self.same(case, found, 0, &found_there, "what pages hold the same values in")?;
+        }
         let starts = case.starts();
         let order: Vec<usize> = (0..case.branches.len()).rev().collect();
         let backwards = case.streams(&order);
@@ -276,7 +302,8 @@ impl Subject<'_> {
         let micros = graph.time(20)?;
         let Widths { heads, latent, .. } = self.widths;
         let tokens: usize = case.branches.iter().map(|b| b.committed + b.nodes()).sum();
-        let bytes = 2 * (tokens * self.widths.key() + case.rows() * heads * (self.widths.key() + latent));
+        let entry = if self.widths.fp8 { self.widths.entry().bytes() } else { 2 * self.widths.key() };
+        let bytes = tokens * entry + 2 * case.rows() * heads * (self.widths.key() + latent);
         let unit = self.row.unit.clone();
         Ok(Outcome { unit, rows: case.rows(), error, micros, bytes })
     }

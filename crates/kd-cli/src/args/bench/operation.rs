@@ -11,7 +11,7 @@ use kd_moe::gpu::MOST_ROWS;
 
 use super::OutArgs;
 use crate::UsageError;
-use crate::args::{Device, device};
+use crate::args::{CacheArgs, Device, device};
 
 /// Rows on the CPU unless others are asked for.
 const CPU_ROWS: [usize; 4] = [1, 8, 33, 128];
@@ -109,6 +109,8 @@ pub(crate) struct BenchAttnArgs {
     /// This variant of the kernel [default: what the launcher takes].
     #[arg(long, env = "KD_VARIANT", value_name = "NAME")]
     pub(crate) variant: Option<String>,
+    #[command(flatten)]
+    pub(crate) cache: CacheArgs,
     /// Passes follow each other on one context, which lies in the L2 if it fits, instead of one that comes from memory.
     #[arg(long, env = "KD_WARM", value_parser = BoolishValueParser::new())]
     pub(crate) warm: bool,

@@ -2,6 +2,7 @@
 
 use std::io::{Write, stdout};
 
+use kd_attn::KvCacheDtype;
 use kd_attn::bench::{Cell, Measured, measure};
 use kd_kernels::bench::Rates;
 use serde_json::{Value, json};
@@ -23,6 +24,8 @@ pub(in crate::bench) fn run(args: &BenchAttnArgs) -> anyhow::Result<()> {
     let mut record = gpu.record("one pass of tree-verify attention: tree_mla and tree_mla_merge", &rates);
     record.set("context_from_memory", !args.warm);
     record.set("variant", args.variant.clone());
+    let cache = args.cache.dtype();
+    record.set("kv_cache_dtype", if cache == KvCacheDtype::Fp8 { "fp8" } else { "bf16" });
     let mut table = Table::new([
         "streams",
         "nodes",
@@ -39,7 +42,7 @@ pub(in crate::bench) fn run(args: &BenchAttnArgs) -> anyhow::Result<()> {
     for cell in all(args) {
         interrupt::check()?;
         let measured =
-            measure(&gpu.device, &gpu.kernels, cell, !args.warm, args.variant.as_deref(), SAMPLES)?;
+            measure(&gpu.device, &gpu.kernels, cell, !args.warm, args.variant.as_deref(), SAMPLES, cache)?;
         let (time, (floor, by)) = (measured.micros(), measured.floor_micros(&rates));
         table.row([
             cell.streams.to_string(),
