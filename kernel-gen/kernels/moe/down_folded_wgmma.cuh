@@ -6,21 +6,26 @@
 #include "ptx/transposed.cuh"
 
 namespace kd {
+namespace moe {
+
+__device__ __forceinline__ uint32_t bf16_pair(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return reinterpret_cast<const uint32_t&>(pair);
+}
+
+}  // namespace moe
 
 template <class U, class S>
-__device__ __forceinline__ void moe_down_folded(Int4G32 w, const uint8_t* exponents, const int32_t* bounds, const __half* h,
-                                                const int32_t* norms, int32_t* plan, const int32_t* slabs, const int32_t* rows,
-                                                __nv_bfloat16* parts, int E, int M, int L, int R) {
+__device__ __forceinline__ void moe_down_folded_wgmma(Int4G32 w, const uint8_t* exponents, const __half* h, const float* lowers,
+                                                      int32_t* plan, const int32_t* slabs, __nv_bfloat16* parts, int E, int R, int L) {
   ptx::grid_dependency_wait();
   ptx::grid_dependency_launch();
-  using F = moe::Folded<U>;
-  moe::folded_products<U, S>(
+  moe::folded_warpgroup_products<U, S>(
       w.blocks, exponents, h, slabs, ptx::load4(plan), plan + 2,
-      [&](int place, int expert) {
-        const int power = moe::FOLD_H - ptx::load4(norms + ptx::load4(rows + place)) - ptx::load4(bounds + expert);
-        return moe::FoldedRow{place * U::K, make_float2(moe::power_of_two(127 - power), 0)};
+      [&](const moe::WarpgroupItem&, int place) {
+        return moe::WarpgroupRow{place * U::K, make_float2(ptx::load4f(lowers + place), 0)};
       },
-      [&](int slot, const moe::FoldedItem& item, int step, const uint8_t* exponents, const auto& sums) {
+      [&](int slot, const moe::WarpgroupItem& item, int step, const uint8_t* exponents, const auto& sums) {
         constexpr int NT = sizeof(sums[0]) / sizeof(sums[0][0]);
         // A row is what the warpgroup has of one token; 16 bytes more, and rows of a tile fall into different banks.
         constexpr int BYTES = 128 * U::TILES, STRIDE = BYTES + 16;
@@ -44,8 +49,8 @@ __device__ __forceinline__ void moe_down_folded(Int4G32 w, const uint8_t* expone
 #pragma unroll
             for (int m = 0; m < U::TILES; ++m) {
               const float(&sum)[4] = sums[m][j];
-              ptx::store_columns(to + (8 * j - from) * STRIDE + 128 * m, moe::pair_of(sum[0] * low[m] * first, sum[1] * low[m] * second),
-                                 moe::pair_of(sum[2] * high[m] * first, sum[3] * high[m] * second));
+              ptx::store_columns(to + (8 * j - from) * STRIDE + 128 * m, moe::bf16_pair(sum[0] * low[m] * first, sum[1] * low[m] * second),
+                                 moe::bf16_pair(sum[2] * high[m] * first, sum[3] * high[m] * second));
             }
           }
           ptx::copies_after_accesses();

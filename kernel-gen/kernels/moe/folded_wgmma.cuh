@@ -20,7 +20,7 @@ namespace kd {
 namespace moe {
 
 template <class U>
-struct Folded {
+struct FoldedWarpgroup {
   static constexpr int UNITS = 2 * U::TILES * U::GROUPS, STEPS = U::UNITS / UNITS / U::RUN, ROWS = 32 * UNITS;
   // A stage is two blocks of each unit, and of the rows.
   static constexpr int BLOCKS = 2, K_STAGES = U::K / (BLOCKS * BLOCK_K), LENGTH = U::RUN * K_STAGES, WARPS = 4 * U::GROUPS;
@@ -43,41 +43,41 @@ struct Place {
 };
 
 // What an item is: rows of weights from step * ROWS * RUN on, of one slab. No rows: there is none.
-struct FoldedItem {
+struct WarpgroupItem {
   int first, rows, step, expert;
 };
 
 // Of one row of a slab: where its values begin, and two factors for whoever stores.
-struct FoldedRow {
+struct WarpgroupRow {
   int offset;
   float2 factors;
 };
 
 template <class S>
-__device__ __forceinline__ FoldedItem item_of(int slot) {
+__device__ __forceinline__ WarpgroupItem item_of(int slot) {
   const int4 v = reinterpret_cast<const int4*>(S::queue())[slot];
   return {v.x, v.y, v.z, v.w};
 }
 
-// Draws items and announces them: one warp. `row(place, expert)` is the FoldedRow of a place in the list of rows.
+// Draws items and announces them: one warp. `row(item, place)` is the WarpgroupRow of a place in the list of rows.
 template <class U, class S, class Row>
 __device__ __forceinline__ void announce(const int32_t* slabs, int total, int32_t* counter, const uint8_t* exponents, Row row) {
-  using F = Folded<U>;
+  using F = FoldedWarpgroup<U>;
   const int lane = threadIdx.x % 32;
   Place<U::QUEUE> at;
   int index = int(blockIdx.x);
 #pragma unroll 1
   for (;; at.next()) {
     const bool real = index < total;
-    FoldedItem item = {0, 0, 0, 0};
+    WarpgroupItem item = {0, 0, 0, 0};
     constexpr int EACH = (U::SLAB + 31) / 32;
-    FoldedRow own[EACH] = {};
+    WarpgroupRow own[EACH] = {};
     if (real) {
       const uint4 slab = ptx::load16(slabs + 4 * (index / F::STEPS));
       item = {int(slab.y), int(slab.z), index % F::STEPS, int(slab.x)};
 #pragma unroll
       for (int i = 0; i < EACH; ++i)
-        if (32 * i + lane < item.rows) own[i] = row(item.first + 32 * i + lane, item.expert);
+        if (32 * i + lane < item.rows) own[i] = row(item, item.first + 32 * i + lane);
     }
     ptx::barrier_wait(S::done() + at.slot, at.parity ^ 1);
     if (real) {
@@ -107,7 +107,7 @@ __device__ __forceinline__ void announce(const int32_t* slabs, int total, int32_
 // Brings the weights of all stages of the items: one warp.
 template <class U, class S>
 __device__ __forceinline__ void bring_folded_weights(const unsigned char* weights) {
-  using F = Folded<U>;
+  using F = FoldedWarpgroup<U>;
   if (!ptx::elect_one()) return;
   Place<U::STAGES> at;
   Place<U::QUEUE> turn;
@@ -115,7 +115,7 @@ __device__ __forceinline__ void bring_folded_weights(const unsigned char* weight
 #pragma unroll 1
   for (;; turn.next()) {
     ptx::barrier_wait(S::told() + turn.slot, turn.parity);
-    const FoldedItem item = item_of<S>(turn.slot);
+    const WarpgroupItem item = item_of<S>(turn.slot);
     if (item.rows == 0) return;
     const unsigned char* from = weights + int64_t(item.expert * U::UNITS + item.step * U::RUN * F::UNITS) * F::K_STAGES * F::UNIT_BYTES;
 #pragma unroll 1
@@ -136,7 +136,7 @@ __device__ __forceinline__ void bring_folded_weights(const unsigned char* weight
 // Brings the rows of every second stage, from stage `own` on: one warp. It makes no proxy fence, which would wait for its copies.
 template <class U, class S>
 __device__ __forceinline__ void bring_folded_rows(int own, const __half* values) {
-  using F = Folded<U>;
+  using F = FoldedWarpgroup<U>;
   const int lane = threadIdx.x % 32;
   Place<U::STAGES> at;
   Place<U::QUEUE> turn;
@@ -144,7 +144,7 @@ __device__ __forceinline__ void bring_folded_rows(int own, const __half* values)
 #pragma unroll 1
   for (;; turn.next()) {
     ptx::barrier_wait(S::told() + turn.slot, turn.parity);
-    const FoldedItem item = item_of<S>(turn.slot);
+    const WarpgroupItem item = item_of<S>(turn.slot);
     if (item.rows == 0) return;
     const int parts = 2 * F::tiles(item.rows);
     const int* offsets = S::offsets() + turn.slot * U::SLAB + lane / 8;
@@ -175,7 +175,7 @@ __device__ __forceinline__ void bring_folded_rows(int own, const __half* values)
 // Sums of one step of one warpgroup. `lift` is of the rows g and g + 8 of each of its tiles.
 template <class U, class S, int NT>
 __device__ __forceinline__ void folded_product(Place<U::STAGES>& at, const uint32_t (&lift)[U::TILES], float (&sum)[U::TILES][NT][4]) {
-  using F = Folded<U>;
+  using F = FoldedWarpgroup<U>;
   constexpr int TILES = U::TILES, PARTS = 4 / U::GRAIN;
   static_assert(U::GRAIN == 2 || U::GRAIN == 4, "products of one set of registers");
   const int thread = threadIdx.x % 128, group = threadIdx.x / 128, warp = thread / 32, lane = thread % 32;
@@ -252,9 +252,9 @@ __device__ __forceinline__ void with_folded_tiles(int tiles, Run run) {
 // All items of the calling CTA. `store(slot of the queue, item, step, sums)` takes the sums of TILES times 64 rows of weights and all
 // tiles of tokens.
 template <class U, class S, class Row, class Store>
-__device__ __forceinline__ void folded_products(const void* weights, const uint8_t* exponents, const __half* values, const int32_t* slabs,
+__device__ __forceinline__ void folded_warpgroup_products(const void* weights, const uint8_t* exponents, const __half* values, const int32_t* slabs,
                                                 int total, int32_t* counter, Row row, Store store) {
-  using F = Folded<U>;
+  using F = FoldedWarpgroup<U>;
   const int group = threadIdx.x / 128, lane = threadIdx.x % 32;
   if (threadIdx.x == 0) {
     for (int i = 0; i < U::STAGES; ++i) {
@@ -283,7 +283,7 @@ __device__ __forceinline__ void folded_products(const void* weights, const uint8
 #pragma unroll 1
   for (;; turn.next()) {
     ptx::barrier_wait(S::told() + turn.slot, turn.parity);
-    const FoldedItem item = item_of<S>(turn.slot);
+    const WarpgroupItem item = item_of<S>(turn.slot);
     if (item.rows == 0) return;
     with_folded_tiles<U::SLAB / 8>(F::tiles(item.rows), [&](auto tiles) {
       constexpr int NT = decltype(tiles)::value;

@@ -3,26 +3,25 @@
 #pragma once
 
 #include "kd/int4.cuh"
+#include "moe/folded_activate.cuh"
 #include "moe/folded_wgmma.cuh"
 
 namespace kd {
 
 template <class U, class S>
-__device__ __forceinline__ void moe_gate_up_folded(Int4G32 w, const uint8_t* exponents, const int32_t* bounds, const __half* x,
-                                                   const int32_t* x_powers, const int32_t* norms, int32_t* plan, const int32_t* slabs,
-                                                   const int32_t* rows, __half* h, int E, int M, int L, int R) {
+__device__ __forceinline__ void moe_gate_up_folded_wgmma(Int4G32 w, const uint8_t* exponents, const int32_t* bounds, const __half* x,
+                                                         const int32_t* lifts, const int32_t* norms, int32_t* plan, const int32_t* slabs,
+                                                         const int32_t* rows, __half* h, float* lowers, int E, int M, int L, int R) {
   ptx::grid_dependency_wait();
   ptx::grid_dependency_launch();
-  using F = moe::Folded<U>;
-  moe::folded_products<U, S>(
+  moe::folded_warpgroup_products<U, S>(
       w.blocks, exponents, x, slabs, ptx::load4(plan), plan + 1,
-      [&](int place, int expert) {
-        const int row = ptx::load4(rows + place);
-        // What takes the power of two off x, and what h carries.
-        return moe::FoldedRow{row * U::K, make_float2(moe::power_of_two(127 - ptx::load4(x_powers + row)),
-                                                      moe::power_of_two(127 + moe::FOLD_H - ptx::load4(norms + row) - ptx::load4(bounds + expert)))};
+      [&](const moe::WarpgroupItem& item, int place) {
+        const int row = ptx::load4(rows + place), lift = moe::hidden_lift(ptx::load4(norms + row), ptx::load4(bounds + item.expert));
+        if (item.step == 0) lowers[place] = moe::power_of_two(127 - lift);
+        return moe::WarpgroupRow{row * U::K, make_float2(moe::power_of_two(127 - ptx::load4(lifts + row)), moe::power_of_two(127 + lift))};
       },
-      [&](int slot, const moe::FoldedItem& item, int step, const uint8_t* exponents, const auto& sums) {
+      [&](int slot, const moe::WarpgroupItem& item, int step, const uint8_t* exponents, const auto& sums) {
         constexpr int NT = sizeof(sums[0]) / sizeof(sums[0][0]);
         // A row, 32 values of one token, is 64 bytes; 80 apart writes of a tile fall into different banks.
         constexpr int STRIDE = 40;
@@ -36,7 +35,7 @@ __device__ __forceinline__ void moe_gate_up_folded(Int4G32 w, const uint8_t* exp
         for (int m = 0; m < U::TILES; ++m) {
           const int columns = (step * U::GROUPS + group) * U::TILES + m;
           const uint8_t* own_exponents = exponents + 64 * m + 16 * warp + g;
-          const float gate_factor = moe::fold_lower(own_exponents[0]), up_factor = moe::fold_lower(own_exponents[8]);
+          const float gate_lower = moe::fold_lower(own_exponents[0]), up_lower = moe::fold_lower(own_exponents[8]);
 #pragma unroll
           for (int from = 0; from < 8 * NT; from += U::CHUNK) {
             ptx::named_barrier<128>(1 + group);
@@ -45,8 +44,8 @@ __device__ __forceinline__ void moe_gate_up_folded(Int4G32 w, const uint8_t* exp
 #pragma unroll
               for (int i = 0; i < 2; ++i) {
                 const float2 factor = factors[8 * j + i];
-                const float gate = sums[m][j][i] * gate_factor * factor.x, up = sums[m][j][i + 2] * up_factor * factor.x;
-                tile[(8 * j - from + 2 * t + i) * STRIDE + own] = __float2half_rn(gate / (1.0f + __expf(-gate)) * up * factor.y);
+                tile[(8 * j - from + 2 * t + i) * STRIDE + own] = __float2half_rn(
+                    moe::folded_activate(sums[m][j][i], sums[m][j][i + 2], gate_lower, up_lower, factor.x, factor.y));
               }
             ptx::named_barrier<128>(1 + group);
 #pragma unroll
