@@ -26,7 +26,8 @@ struct FoldedWarpgroup {
   static constexpr int BLOCKS = 2, K_STAGES = U::K / (BLOCKS * BLOCK_K), LENGTH = U::RUN * K_STAGES, WARPS = 4 * U::GROUPS;
   static constexpr int UNIT_BYTES = BLOCKS * BLOCK_BYTES, WEIGHT_BYTES = UNITS * UNIT_BYTES;
   static constexpr int HALF_BYTES = U::SLAB * BLOCK_K * 2, TOKEN_BYTES = BLOCKS * HALF_BYTES, BRINGERS = 2;
-  static_assert(U::UNITS % (UNITS * U::RUN) == 0 && U::K % (BLOCKS * BLOCK_K) == 0 && LENGTH % BRINGERS == 0, "whole items and stages");
+  static_assert(U::UNITS % (UNITS * U::RUN) == 0 && U::K % (BLOCKS * BLOCK_K) == 0, "whole items and stages");
+  static_assert(LENGTH >= BRINGERS, "every warp that brings has a part in every item, so that announcements cannot overtake it");
   static_assert(U::QUEUE >= U::STAGES / LENGTH + 3, "an item for each that somebody is at, and one announced");
   // Tiles of tokens that products of so many rows have.
   static __device__ __forceinline__ int tiles(int rows) { return rows > 64 ? (rows + 15) / 16 * 2 : (rows + 7) / 8; }
@@ -95,7 +96,7 @@ __device__ __forceinline__ void announce(const int32_t* slabs, int total, int32_
       ptx::copies_after_accesses();
       ptx::barrier_arrive_expect(S::told() + at.slot, real ? BYTES : 0);
       if (real)
-        ptx::bulk_load(S::exponents() + at.slot * BYTES, exponents + int64_t(item.expert) * (U::UNITS * UNIT_ROWS) + item.step * BYTES, BYTES,
+        ptx::bulk_load(S::row_exponents() + at.slot * BYTES, exponents + int64_t(item.expert) * (U::UNITS * UNIT_ROWS) + item.step * BYTES, BYTES,
                        S::told() + at.slot);
     }
     if (!real) return;
@@ -133,14 +134,14 @@ __device__ __forceinline__ void bring_folded_weights(const unsigned char* weight
   }
 }
 
-// Brings the rows of every second stage, from stage `own` on: one warp. It makes no proxy fence, which would wait for its copies.
+// Brings the rows of every BRINGERS'th stage, from stage `own` on: one warp. It makes no proxy fence, which would wait for its copies.
 template <class U, class S>
 __device__ __forceinline__ void bring_folded_rows(int own, const __half* values) {
   using F = FoldedWarpgroup<U>;
   const int lane = threadIdx.x % 32;
   Place<U::STAGES> at;
   Place<U::QUEUE> turn;
-  if (own) at.next();
+  for (int i = 0; i < own; ++i) at.next();
 #pragma unroll 1
   for (;; turn.next()) {
     ptx::barrier_wait(S::told() + turn.slot, turn.parity);
@@ -148,13 +149,12 @@ __device__ __forceinline__ void bring_folded_rows(int own, const __half* values)
     if (item.rows == 0) return;
     const int parts = 2 * F::tiles(item.rows);
     const int* offsets = S::offsets() + turn.slot * U::SLAB + lane / 8;
-    int stage = own;
 #pragma unroll 1
-    for (int i = 0; i < F::LENGTH; i += F::BRINGERS) {
+    for (; own < F::LENGTH; own += F::BRINGERS) {
       ptx::barrier_wait(S::vacant() + at.slot, at.parity ^ 1);
       const uint32_t to = ptx::shared_address(S::tokens() + at.slot * F::TOKEN_BYTES) + lane / 8 * 128;
       const uint32_t even = to + 16 * (lane % 8 ^ lane / 8), odd = to + 16 * (lane % 8 ^ (lane / 8 + 4));
-      const __half* from = values + stage * (F::BLOCKS * BLOCK_K) + lane % 8 * 8;
+      const __half* from = values + own % F::K_STAGES * (F::BLOCKS * BLOCK_K) + lane % 8 * 8;
 #pragma unroll
       for (int q = 0; q < U::SLAB / 4; ++q)
         if (q < parts) {
@@ -165,10 +165,10 @@ __device__ __forceinline__ void bring_folded_rows(int own, const __half* values)
             ptx::copy16((q % 2 ? odd : even) + 512 * q + b * F::HALF_BYTES, row + b * BLOCK_K, 4 * q + lane / 8 < item.rows);
         }
       ptx::barrier_arrive_copies(S::full() + at.slot);
-      at.next(), at.next();
-      stage += F::BRINGERS;
-      if (stage >= F::K_STAGES) stage -= F::K_STAGES;
+#pragma unroll
+      for (int i = 0; i < F::BRINGERS; ++i) at.next();
     }
+    own -= F::LENGTH;
   }
 }
 
@@ -289,7 +289,7 @@ __device__ __forceinline__ void folded_warpgroup_products(const void* weights, c
       constexpr int NT = decltype(tiles)::value;
 #pragma unroll 1
       for (int step = 0; step < U::RUN; ++step) {
-        const uint8_t* exponents_of_step = S::exponents() + (turn.slot * U::RUN + step) * F::ROWS + group * (64 * U::TILES);
+        const uint8_t* exponents_of_step = S::row_exponents() + (turn.slot * U::RUN + step) * F::ROWS + group * (64 * U::TILES);
         const int own = threadIdx.x % 128 / 32 * 16 + lane / 4;
         uint32_t lift[U::TILES];
 #pragma unroll
