@@ -33,6 +33,7 @@ __device__ __forceinline__ void moe_down_folded_wgmma(Int4G32 w, const uint8_t* 
         const int lane = thread % 32, g = lane / 4, t = lane % 4;
         const uint32_t tile = ptx::shared_address(S::staging()) + group * (U::CHUNK * STRIDE);
         const float2* factors = reinterpret_cast<const float2*>(S::factors()) + slot * U::SLAB + 2 * t;
+        uint4* to_rows = reinterpret_cast<uint4*>(parts) + (step * U::GROUPS + group) * (8 * U::TILES);
         float low[U::TILES], high[U::TILES];
 #pragma unroll
         for (int m = 0; m < U::TILES; ++m)
@@ -40,8 +41,6 @@ __device__ __forceinline__ void moe_down_folded_wgmma(Int4G32 w, const uint8_t* 
         const uint32_t to = tile + lane % 8 * STRIDE + lane / 8 % 2 * 16 + 32 * warp;
 #pragma unroll
         for (int from = 0; from < 8 * NT; from += U::CHUNK) {
-          // The copies before have left the staging.
-          ptx::bulk_wait_read();
           ptx::named_barrier<128>(1 + group);
 #pragma unroll
           for (int j = from / 8; j < NT && j < (from + U::CHUNK) / 8; ++j) {
@@ -53,15 +52,15 @@ __device__ __forceinline__ void moe_down_folded_wgmma(Int4G32 w, const uint8_t* 
                                  moe::bf16_pair(sum[2] * high[m] * first, sum[3] * high[m] * second));
             }
           }
-          ptx::copies_after_accesses();
           ptx::named_barrier<128>(1 + group);
-          if (thread < U::CHUNK && from + thread < item.rows)
-            ptx::bulk_store(parts + int64_t(item.first + from + thread) * U::H + (step * U::GROUPS + group) * (64 * U::TILES),
-                            tile + thread * STRIDE, BYTES);
-          ptx::bulk_commit();
+          constexpr int VECS = BYTES / 16;
+#pragma unroll
+          for (int i = thread; i < VECS * ::min(8 * NT - from, U::CHUNK); i += 128)
+            if (from + i / VECS < item.rows)
+              to_rows[int64_t(item.first + from + i / VECS) * (U::H / 8) + i % VECS] =
+                  ptx::load_shared16(S::staging() + group * (U::CHUNK * STRIDE) + i / VECS * STRIDE + i % VECS * 16);
         }
       });
-  ptx::bulk_wait();
 }
 
 }  // namespace kd

@@ -172,68 +172,89 @@ __device__ __forceinline__ void bring_folded_rows(int own, const __half* values)
   }
 }
 
+// What a thread has of the weights of a stage: words and scales of rows g and g + 8 of each tile, block by block.
+template <class U>
+struct FoldedWords {
+  using F = FoldedWarpgroup<U>;
+  uint4 words[F::BLOCKS][U::TILES];
+  uint2 scales[F::BLOCKS][U::TILES];
+
+  // From the first block of its first tile on.
+  __device__ __forceinline__ void load(const unsigned char* own, int own_scales) {
+#pragma unroll
+    for (int b = 0; b < F::BLOCKS; ++b)
+#pragma unroll
+      for (int m = 0; m < U::TILES; ++m) {
+        const unsigned char* block = own + 2 * m * F::UNIT_BYTES + b * BLOCK_BYTES;
+        words[b][m] = *reinterpret_cast<const uint4*>(block);
+        scales[b][m] = *reinterpret_cast<const uint2*>(block + own_scales);
+      }
+  }
+
+  // Group c of 32 of tile m of block b, as two products take it.
+  __device__ __forceinline__ void unpack(int b, int m, int c, uint32_t lift, uint32_t (&to)[2][4]) const {
+    const uint4& word = words[b][m];
+    const uint32_t scale = lifted_scales(c ? scales[b][m].y : scales[b][m].x, lift);
+    uint32_t x[4], y[4];
+    folded_pairs(c ? word.z : word.x, __uint_as_float(scale << 16), x);
+    folded_pairs(c ? word.w : word.y, __uint_as_float(scale & 0xffff0000u), y);
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      to[k][0] = x[2 * k], to[k][1] = y[2 * k], to[k][2] = x[2 * k + 1], to[k][3] = y[2 * k + 1];
+      ptx::pin(to[k]);
+    }
+  }
+};
+
 // Sums of one step of one warpgroup. `lift` is of the rows g and g + 8 of each of its tiles.
 template <class U, class S, int NT>
 __device__ __forceinline__ void folded_product(Place<U::STAGES>& at, const uint32_t (&lift)[U::TILES], float (&sum)[U::TILES][NT][4]) {
   using F = FoldedWarpgroup<U>;
-  constexpr int TILES = U::TILES, PARTS = 4 / U::GRAIN;
-  static_assert(U::GRAIN == 2 || U::GRAIN == 4, "products of one set of registers");
+  constexpr int TILES = U::TILES, PARTS = 2 * TILES * F::BLOCKS;
   const int thread = threadIdx.x % 128, group = threadIdx.x / 128, warp = thread / 32, lane = thread % 32;
   const unsigned char* own = S::ring() + (group * TILES * 2 + warp / 2) * F::UNIT_BYTES + warp % 2 * 512 + 16 * lane;
   const int own_scales = WORD_BYTES - warp % 2 * 448 - 16 * lane + lane / 4 * 8;
-  const uint64_t all_rows = ptx::wgmma_rows(ptx::shared_address(S::tokens()));
 #pragma unroll
   for (int m = 0; m < TILES; ++m)
 #pragma unroll
     for (int j = 0; j < NT; ++j)
 #pragma unroll
       for (int i = 0; i < 4; ++i) sum[m][j][i] = 0;
-  uint32_t a[2][U::GRAIN][4];
-#pragma unroll 1
-  for (int stage = 0; stage < F::K_STAGES; ++stage) {
+  FoldedWords<U> now;
+  uint32_t a[2][2][4];
+  // Part p of a stage: block by block, group by group, tile by tile.
+  auto unpack = [&](int p) { now.unpack(p / (2 * TILES), p % TILES, p / TILES % 2, lift[p % TILES], a[p % 2]); };
+  auto enter = [&] {
     ptx::barrier_wait(S::full() + at.slot, at.parity);
     ptx::copies_after_accesses();
-    const unsigned char* weights = own + at.slot * F::WEIGHT_BYTES;
-    const uint64_t rows = all_rows + at.slot * (F::TOKEN_BYTES / 16);
+    now.load(own + at.slot * F::WEIGHT_BYTES, own_scales);
+    unpack(0);
+  };
+  auto multiply = [&](auto more) {
+    const uint64_t rows = ptx::wgmma_rows(ptx::shared_address(S::tokens()) + at.slot * F::TOKEN_BYTES);
+    const int slot = at.slot;
 #pragma unroll
-    for (int b = 0; b < F::BLOCKS; ++b)
+    for (int p = 0; p < PARTS; ++p) {
+      ptx::wgmma_fence();
 #pragma unroll
-      for (int m = 0; m < TILES; ++m) {
-        const unsigned char* block = weights + 2 * m * F::UNIT_BYTES + b * BLOCK_BYTES;
-        const uint4 words = *reinterpret_cast<const uint4*>(block);
-        const uint2 scales = *reinterpret_cast<const uint2*>(block + own_scales);
-        const uint32_t word[2][2] = {{words.x, words.y}, {words.z, words.w}};
-        const uint32_t scale[2] = {lifted_scales(scales.x, lift[m]), lifted_scales(scales.y, lift[m])};
-#pragma unroll
-        for (int part = 0; part < PARTS; ++part) {
-          const int set = ((b * TILES + m) * PARTS + part) % 2;
-#pragma unroll
-          for (int i = 0; i < U::GRAIN / 2; ++i) {
-            const int c = part * (U::GRAIN / 2) + i;
-            uint32_t x[4], y[4];
-            folded_pairs(word[c][0], __uint_as_float(scale[c] << 16), x);
-            folded_pairs(word[c][1], __uint_as_float(scale[c] & 0xffff0000u), y);
-#pragma unroll
-            for (int k = 0; k < 2; ++k) {
-              uint32_t(&to)[4] = a[set][2 * i + k];
-              to[0] = x[2 * k], to[1] = y[2 * k], to[2] = x[2 * k + 1], to[3] = y[2 * k + 1];
-              ptx::pin(to);
-            }
-          }
-          ptx::wgmma_fence();
-#pragma unroll
-          for (int i = 0; i < U::GRAIN; ++i)
-            ptx::wgmma_add_f16(sum[m], a[set][i], rows + b * (F::HALF_BYTES / 16) + 2 * (part * U::GRAIN + i));
-          ptx::wgmma_commit();
-          ptx::wgmma_wait<1>();
-        }
-      }
+      for (int i = 0; i < 2; ++i)
+        ptx::wgmma_add_f16(sum[p % TILES], a[p % 2][i], rows + p / (2 * TILES) * (F::HALF_BYTES / 16) + 4 * (p / TILES % 2) + 2 * i);
+      ptx::wgmma_commit();
+      ptx::wgmma_wait<1>();
+      if (p + 1 < PARTS) unpack(p + 1);
+    }
+    at.next();
+    // While the last products run.
+    if constexpr (decltype(more)::value) enter();
     // Nothing outstanding over the end of the loop: the compiler would let all products wait for each other.
     ptx::wgmma_wait<0>();
     __syncwarp();
-    if (lane == 0) ptx::barrier_arrive(S::vacant() + at.slot);
-    at.next();
-  }
+    if (lane == 0) ptx::barrier_arrive(S::vacant() + slot);
+  };
+  enter();
+#pragma unroll 1
+  for (int stage = 1; stage < F::K_STAGES; ++stage) multiply(std::true_type{});
+  multiply(std::false_type{});
 #pragma unroll
   for (int m = 0; m < TILES; ++m) ptx::pin(sum[m]);
 }
