@@ -14,6 +14,7 @@
 #include "moe/stream.cuh"
 #include "ptx/bulk.cuh"
 #include "ptx/pdl.cuh"
+#include "ptx/transposed.cuh"
 #include "ptx/wgmma_f16.cuh"
 
 namespace kd {
@@ -194,10 +195,9 @@ struct FoldedWords {
   // Group c of 32 of tile m of block b, as two products take it.
   __device__ __forceinline__ void unpack(int b, int m, int c, uint32_t lift, uint32_t (&to)[2][4]) const {
     const uint4& word = words[b][m];
-    const uint32_t scale = lifted_scales(c ? scales[b][m].y : scales[b][m].x, lift);
+    const FoldedScales scale = folded_scales(lifted_scales(c ? scales[b][m].y : scales[b][m].x, lift));
     uint32_t x[4], y[4];
-    folded_pairs(c ? word.z : word.x, __uint_as_float(scale << 16), x);
-    folded_pairs(c ? word.w : word.y, __uint_as_float(scale & 0xffff0000u), y);
+    folded_pairs<false>(c ? word.z : word.x, scale, x), folded_pairs<true>(c ? word.w : word.y, scale, y);
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
       to[k][0] = x[2 * k], to[k][1] = y[2 * k], to[k][2] = x[2 * k + 1], to[k][3] = y[2 * k + 1];
@@ -244,12 +244,16 @@ __device__ __forceinline__ void folded_product(Place<U::STAGES>& at, const uint3
       if (p + 1 < PARTS) unpack(p + 1);
     }
     at.next();
-    // While the last products run.
-    if constexpr (decltype(more)::value) enter();
+    // If the next stage is there: while the last products run. A stage is not kept until another has come.
+    bool entered = false;
+    if constexpr (decltype(more)::value && U::EAGER)
+      if (ptx::barrier_test(S::full() + at.slot, at.parity)) enter(), entered = true;
     // Nothing outstanding over the end of the loop: the compiler would let all products wait for each other.
     ptx::wgmma_wait<0>();
     __syncwarp();
     if (lane == 0) ptx::barrier_arrive(S::vacant() + slot);
+    if constexpr (decltype(more)::value)
+      if (!entered) enter();
   };
   enter();
 #pragma unroll 1

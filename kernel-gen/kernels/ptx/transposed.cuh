@@ -15,18 +15,15 @@ __device__ __forceinline__ void store_columns(uint32_t address, uint32_t first, 
                : "memory");
 }
 
-// Copies `bytes` (a multiple of 16, both addresses too) from shared to global memory.
-__device__ __forceinline__ void bulk_store(void* to, uint32_t from, uint32_t bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes) : "memory");
+// Whether the phase of this parity has completed, as barrier_wait has it.
+__device__ __forceinline__ bool barrier_test(uint64_t* barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{\n\t.reg .pred done;\n\tmbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n\tselp.u32 %0, 1, 0, done;\n\t}"
+      : "=r"(done)
+      : "r"(shared_address(barrier)), "r"(parity)
+      : "memory");
+  return done != 0;
 }
-
-// What this thread has stored since the last call becomes one group; an empty group counts.
-__device__ __forceinline__ void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-
-// Waits until all of this thread's groups have been read from shared memory.
-__device__ __forceinline__ void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
-
-// Waits until all of this thread's groups are written.
-__device__ __forceinline__ void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
 }  // namespace kd::ptx
