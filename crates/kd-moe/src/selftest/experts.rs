@@ -19,7 +19,7 @@ use routings::{PATTERNS, spread};
 
 /// A unit of every form: its only one, or the first product.
 fn forms(kernels: &Kernels) -> impl Iterator<Item = &Row> {
-    ["moe_few", "moe_gate_up", "moe_gate_up_many", "moe_gate_up_wgmma"]
+    ["moe_few", "moe_gate_up", "moe_gate_up_many", "moe_gate_up_wgmma", "moe_gate_up_folded"]
         .into_iter()
         .flat_map(|family| units(kernels, family))
 }

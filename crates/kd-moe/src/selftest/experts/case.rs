@@ -143,7 +143,7 @@ impl Subject for Case {
 
     fn memory(&self, order: &[usize]) -> Result<Memory, KernelError> {
         let (stream, rows, shape) = (self.stream(), order.len(), self.layer.kernels.shape());
-        let plan = Plan::new(shape, rows).map_err(kernel_error)?;
+        let plan = Plan::new(shape, rows, self.form.arithmetic()).map_err(kernel_error)?;
         Ok(Memory {
             rows,
             x: upload(stream, &gather(&self.x, shape.hidden, order))?,

@@ -6,7 +6,7 @@ use kd_kernels::selftest::{Failure, Random, units};
 use kd_kernels::{Device, Kernels, Stream};
 use kd_tensor::Int4Matrix;
 
-use crate::gpu::{DeviceExperts, ExpertKernels, Form, GpuError, Packer, Shape, layout};
+use crate::gpu::{DeviceExperts, ExpertKernels, Form, GpuError, Packed, Packer, Shape};
 use crate::{Expert, Experts};
 
 /// Different experts; the others of a layer are their copies.
@@ -41,9 +41,8 @@ impl Layer {
         for (index, expert) in experts.iter().enumerate() {
             packer.pack(&stream, &mut packed, index, expert).map_err(gpu)?;
             let found = packed.read(&stream, index).map_err(gpu)?;
-            let pair = layout::pack_gate_up(&expert.gate, &expert.up).map_err(|e| failed(e.to_string()))?;
-            let down = layout::pack_down(&expert.down).map_err(|e| failed(e.to_string()))?;
-            if found != [pair, down] {
+            let expected = Packed::of(expert).map_err(|error| failed(error.to_string()))?;
+            if found != expected {
                 return Err(failed(format!("expert {index} was packed differently on the device")));
             }
         }
@@ -61,9 +60,10 @@ impl Layer {
 
     /// The form whose first product is `row`, where the second has it too.
     pub(super) fn form(&self, row: &Row) -> Option<Form> {
-        // Slabs of 48 rows have a variant of another name where the width asks for it.
+        // Where the width asks for it, variants have another name than their form.
         match row.family.as_str() {
             "moe_gate_up_many" if row.variant != Form::Middle.name() => return Some(Form::Many),
+            "moe_gate_up_folded" => return Some(Form::Folded),
             "moe_gate_up_wgmma" => return self.kernels.has(Form::Wgmma).then_some(Form::Wgmma),
             _ => {}
         }
