@@ -101,14 +101,16 @@ impl Packer {
         let place = Place {
             words: experts.gate_up.slice_mut(index * pair..(index + 1) * pair),
             exponents: experts.gate_up_exponents.slice_mut(index * 2 * width..(index + 1) * 2 * width),
-            bound: experts.bounds.slice_mut(index..index + 1),
+            bounds: experts.bounds.as_view_mut(),
+            expert: index,
         };
         self.gate_up.launch(stream, [&self.first, &self.second], [width, hidden], true, place)?;
         self.first.hold(stream, &expert.down)?;
         let place = Place {
             words: experts.down.slice_mut(index * down..(index + 1) * down),
             exponents: experts.down_exponents.slice_mut(index * hidden..(index + 1) * hidden),
-            bound: experts.bounds.slice_mut(index..index + 1),
+            bounds: experts.bounds.as_view_mut(),
+            expert: index,
         };
         self.down.launch(stream, [&self.first, &self.first], [hidden, width], false, place)
     }
@@ -118,7 +120,8 @@ impl Packer {
 struct Place<'a> {
     words: CudaViewMut<'a, u32>,
     exponents: CudaViewMut<'a, u8>,
-    bound: CudaViewMut<'a, i32>,
+    bounds: CudaViewMut<'a, i32>,
+    expert: usize,
 }
 
 impl Staged {
@@ -168,7 +171,8 @@ impl Kernel {
             second_scales: scales(second)?,
             paired,
             exponents: tensor(stream, place.exponents)?,
-            bound: tensor(stream, place.bound)?,
+            bounds: tensor(stream, place.bounds)?,
+            expert: i32::try_from(place.expert).unwrap_or(-1),
         };
         self.exponents.launch(stream, Choice::Auto, args)?;
         Ok(())
