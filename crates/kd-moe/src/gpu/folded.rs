@@ -1,6 +1,9 @@
 //! A layer with folded scales ([`Arithmetic::Folded`](super::Arithmetic)): grouping, both products and the weighted sum.
 
-use kd_kernels::families::{moe_combine_folded, moe_down_folded, moe_gate_up_folded, moe_group_folded};
+use kd_kernels::families::{
+    moe_combine_folded, moe_down_folded, moe_down_folded_wgmma, moe_gate_up_folded, moe_gate_up_folded_wgmma,
+    moe_group_folded,
+};
 use kd_kernels::{Choice, Int4Ref, KernelError, Kernels, Stream, TensorMut, TensorRef};
 
 use super::{Batch, DeviceExperts, Form, GpuError, Scratch, Shape};
@@ -11,7 +14,15 @@ pub(super) struct Folded {
     group: moe_group_folded::MoeGroupFolded,
     gate_up: moe_gate_up_folded::MoeGateUpFolded,
     down: moe_down_folded::MoeDownFolded,
+    wgmma: Option<FoldedWgmma>,
     combine: moe_combine_folded::MoeCombineFolded,
+}
+
+/// Both products of [`Form::FoldedWgmma`].
+#[derive(Debug)]
+struct FoldedWgmma {
+    gate_up: moe_gate_up_folded_wgmma::MoeGateUpFoldedWgmma,
+    down: moe_down_folded_wgmma::MoeDownFoldedWgmma,
 }
 
 impl Folded {
@@ -21,8 +32,14 @@ impl Folded {
             group: moe_group_folded::MoeGroupFolded::load(kernels, moe_group_folded::Dims { h, e, t })?,
             gate_up: moe_gate_up_folded::MoeGateUpFolded::load(kernels, moe_gate_up_folded::Dims { h, i })?,
             down: moe_down_folded::MoeDownFolded::load(kernels, moe_down_folded::Dims { h, i })?,
+            wgmma: FoldedWgmma::load(kernels, h, i)?,
             combine: moe_combine_folded::MoeCombineFolded::load(kernels, moe_combine_folded::Dims { h, t })?,
         })
+    }
+
+    /// Whether there are products of warpgroups.
+    pub(super) fn has_wgmma(&self) -> bool {
+        self.wgmma.is_some()
     }
 
     /// All of the layer in `form`.
@@ -43,7 +60,7 @@ impl Folded {
             ids: batch.ids,
             first_expert,
             slab: form.slab(),
-            turned: 0,
+            turned: i32::from(form == Form::FoldedWgmma),
             plan: TensorMut::new(stream, scratch.totals.slice_mut(..4), [4])?,
             slabs: TensorMut::new(stream, scratch.entries.slice_mut(..lists * 4), [lists, 4])?,
             rows: TensorMut::new(stream, scratch.rows.slice_mut(..choices), [choices])?,
@@ -53,7 +70,11 @@ impl Folded {
             norms: TensorMut::new(stream, values.norms.slice_mut(..rows), [rows])?,
         };
         self.group.launch(stream, Choice::Auto, group)?;
-        self.products(stream, experts, scratch, rows)?;
+        match (form, &self.wgmma) {
+            (Form::FoldedWgmma, Some(wgmma)) => wgmma.run(stream, experts, scratch, rows)?,
+            (Form::Folded, _) => self.products(stream, experts, scratch, rows)?,
+            _ => return Err(GpuError::Form { form: form.name(), shape: scratch.plan.shape }),
+        }
         let values = scratch.values.folded()?;
         let combine = moe_combine_folded::Args {
             parts: TensorRef::new(stream, values.parts.slice(..choices * hidden), [choices, hidden])?,
@@ -96,6 +117,59 @@ impl Folded {
             h: TensorRef::new(stream, values.hidden.slice(..choices * width), [choices, width])?,
             lowers: TensorRef::new(stream, values.lowers.slice(..choices), [choices])?,
             plan: TensorRef::new(stream, scratch.totals.slice(..4), [4])?,
+            slabs: TensorRef::new(stream, scratch.entries.slice(..lists * 4), [lists, 4])?,
+            parts: TensorMut::new(stream, values.parts.slice_mut(..choices * hidden), [choices, hidden])?,
+        };
+        self.down.launch(stream, Choice::Auto, down)?;
+        Ok(())
+    }
+}
+
+impl FoldedWgmma {
+    /// Nothing where there are none, on other architectures.
+    fn load(kernels: &Kernels, h: i64, i: i64) -> Result<Option<Self>, KernelError> {
+        use moe_down_folded_wgmma as down;
+        use moe_gate_up_folded_wgmma as gate_up;
+        let gate_up = gate_up::MoeGateUpFoldedWgmma::load(kernels, gate_up::Dims { h, i });
+        let down = down::MoeDownFoldedWgmma::load(kernels, down::Dims { h, i });
+        match (gate_up, down) {
+            (Ok(gate_up), Ok(down)) => Ok(Some(Self { gate_up, down })),
+            (Err(KernelError::NoUnit { .. }), _) | (_, Err(KernelError::NoUnit { .. })) => Ok(None),
+            (Err(error), _) | (_, Err(error)) => Err(error),
+        }
+    }
+
+    /// Both products of `rows` rows, grouped and turned for this form.
+    fn run(
+        &self,
+        stream: &Stream,
+        experts: &DeviceExperts,
+        scratch: &mut Scratch,
+        rows: usize,
+    ) -> Result<(), GpuError> {
+        let Shape { hidden, width, top_k, .. } = scratch.plan.shape;
+        let (choices, held, lists) = (rows * top_k, experts.shape().experts, scratch.plan.lists());
+        let values = scratch.values.folded()?;
+        let gate_up = moe_gate_up_folded_wgmma::Args {
+            w: Int4Ref::new(stream, experts.gate_up.as_view(), [held, 2 * width, hidden])?,
+            exponents: TensorRef::new(stream, experts.gate_up_exponents.as_view(), [held, 2 * width])?,
+            bounds: TensorRef::new(stream, experts.bounds.as_view(), [held])?,
+            x: TensorRef::new(stream, values.rows.slice(..rows * hidden), [rows, hidden])?,
+            lifts: TensorRef::new(stream, values.lifts.slice(..rows), [rows])?,
+            norms: TensorRef::new(stream, values.norms.slice(..rows), [rows])?,
+            plan: TensorMut::new(stream, scratch.totals.slice_mut(..4), [4])?,
+            slabs: TensorRef::new(stream, scratch.entries.slice(..lists * 4), [lists, 4])?,
+            rows: TensorRef::new(stream, scratch.rows.slice(..choices), [choices])?,
+            h: TensorMut::new(stream, values.hidden.slice_mut(..choices * width), [choices, width])?,
+            lowers: TensorMut::new(stream, values.lowers.slice_mut(..choices), [choices])?,
+        };
+        self.gate_up.launch(stream, Choice::Auto, gate_up)?;
+        let down = moe_down_folded_wgmma::Args {
+            w: Int4Ref::new(stream, experts.down.as_view(), [held, hidden, width])?,
+            exponents: TensorRef::new(stream, experts.down_exponents.as_view(), [held, hidden])?,
+            h: TensorRef::new(stream, values.hidden.slice(..choices * width), [choices, width])?,
+            lowers: TensorRef::new(stream, values.lowers.slice(..choices), [choices])?,
+            plan: TensorMut::new(stream, scratch.totals.slice_mut(..4), [4])?,
             slabs: TensorRef::new(stream, scratch.entries.slice(..lists * 4), [lists, 4])?,
             parts: TensorMut::new(stream, values.parts.slice_mut(..choices * hidden), [choices, hidden])?,
         };

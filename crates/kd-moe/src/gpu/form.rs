@@ -8,6 +8,8 @@ pub(super) const FEW_ROWS: usize = 64;
 
 /// Rows of a slab of [`Form::Folded`].
 const FOLDED_SLAB: usize = 48;
+/// Those of [`Form::FoldedWgmma`].
+const FOLDED_WGMMA_SLAB: usize = 64;
 
 /// How products sum. In either a row's bits depend on that row alone: not on how many rows there are, on which, or on the form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,6 +37,8 @@ pub enum Form {
     Wgmma,
     /// Folded scales, blocked in registers: 64 rows of weights and up to 48 rows a warp.
     Folded,
+    /// Folded scales, products of warpgroups, on devices of architecture sm_90a alone.
+    FoldedWgmma,
 }
 
 impl Arithmetic {
@@ -52,8 +56,16 @@ impl Arithmetic {
 
 impl Form {
     /// All of them.
-    pub const ALL: [Self; 7] =
-        [Self::Few, Self::Narrow, Self::Wide, Self::Middle, Self::Many, Self::Wgmma, Self::Folded];
+    pub const ALL: [Self; 8] = [
+        Self::Few,
+        Self::Narrow,
+        Self::Wide,
+        Self::Middle,
+        Self::Many,
+        Self::Wgmma,
+        Self::Folded,
+        Self::FoldedWgmma,
+    ];
 
     /// Its name: that of the variant of the two products, where they have one for every width.
     pub fn name(self) -> &'static str {
@@ -65,13 +77,14 @@ impl Form {
             Self::Many => "many",
             Self::Wgmma => "wgmma",
             Self::Folded => "folded",
+            Self::FoldedWgmma => "folded_wgmma",
         }
     }
 
     /// How it sums.
     pub fn arithmetic(self) -> Arithmetic {
         match self {
-            Self::Folded => Arithmetic::Folded,
+            Self::Folded | Self::FoldedWgmma => Arithmetic::Folded,
             _ => Arithmetic::Grouped,
         }
     }
@@ -84,6 +97,7 @@ impl Form {
             Self::Middle => MIDDLE_SLAB as i32,
             Self::Many | Self::Wgmma => MANY_SLAB as i32,
             Self::Folded => FOLDED_SLAB as i32,
+            Self::FoldedWgmma => FOLDED_WGMMA_SLAB as i32,
         }
     }
 

@@ -13,6 +13,8 @@ use super::{Arithmetic, DeviceExperts, Form, GpuError, Scratch, Shape};
 /// Fewest rows, and least width, that [`Form::Wgmma`] is taken for where there is one: as [`Form::preferred`].
 const WGMMA_ROWS: usize = 768;
 const WGMMA_WIDTH: usize = 256;
+/// Fewest rows that [`Form::FoldedWgmma`] is taken for, likewise.
+const FOLDED_WGMMA_ROWS: usize = 768;
 
 /// The loaded kernels of one shape.
 #[derive(Debug)]
@@ -66,8 +68,8 @@ impl ExpertKernels {
         })
     }
 
-    /// Whether this shape has `form` on this device; all but [`Form::Wide`], [`Form::Middle`] and [`Form::Wgmma`] always are,
-    /// [`Form::Few`] for up to 64 rows.
+    /// Whether this shape has `form` on this device; all but [`Form::Wide`], [`Form::Middle`], [`Form::Wgmma`] and
+    /// [`Form::FoldedWgmma`] always are, [`Form::Few`] for up to 64 rows.
     pub fn has(&self, form: Form) -> bool {
         let of = |units: &Units| units.iter().any(|unit| unit.variant() == form.name());
         match form {
@@ -75,13 +77,15 @@ impl ExpertKernels {
             Form::Narrow | Form::Wide => of(self.gate_up.units()) && of(self.down.units()),
             Form::Middle | Form::Many => self.many.has(form),
             Form::Wgmma => self.wgmma.is_some(),
+            Form::FoldedWgmma => self.folded.has_wgmma(),
         }
     }
 
     /// The form that `rows` rows are run in unless another is asked for.
     pub fn form(&self, rows: usize, arithmetic: Arithmetic) -> Form {
         if arithmetic == Arithmetic::Folded {
-            return Form::Folded;
+            let wgmma = rows >= FOLDED_WGMMA_ROWS && self.has(Form::FoldedWgmma);
+            return if wgmma { Form::FoldedWgmma } else { Form::Folded };
         }
         if rows >= WGMMA_ROWS && self.shape.width >= WGMMA_WIDTH && self.has(Form::Wgmma) {
             return Form::Wgmma;
@@ -133,7 +137,9 @@ impl ExpertKernels {
         }
         match form {
             Form::Few => self.run_few(stream, experts, first_expert, scratch, batch),
-            Form::Folded => self.folded.run(stream, form, experts, first_expert, scratch, batch),
+            Form::Folded | Form::FoldedWgmma => {
+                self.folded.run(stream, form, experts, first_expert, scratch, batch)
+            }
             _ => self.run_grouped(stream, form, experts, first_expert, scratch, batch),
         }
     }
