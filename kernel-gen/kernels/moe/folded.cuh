@@ -40,35 +40,30 @@ __device__ __forceinline__ uint32_t half_fma(uint32_t a, __half2 b, __half2 c) {
   return reinterpret_cast<const uint32_t&>(sum);
 }
 
-// Scales of two rows as f16, times 2^-4 for codes that come times 16, and times -8 * 2^-24.
+// What the words of rows g and g + 8 of one group are multiplied with: S, S / 16 and -8 S of either row, in the halves of a register.
 struct FoldedScales {
-  __half2 one, sixteenth, offset;
+  __half2 scale, high, start;
+
+  // `scales` are S as bf16.
+  __device__ __forceinline__ explicit FoldedScales(uint32_t scales)
+      : scale(__floats2half2_rn(__uint_as_float(scales << 16), __uint_as_float(scales & 0xffff0000u))),
+        high(__hmul2(scale, __float2half2_rn(0x1p-4f))), start(__hmul2(scale, __float2half2_rn(-0x1p-21f))) {}
 };
 
-// From what lifted_scales gives.
-__device__ __forceinline__ FoldedScales folded_scales(uint32_t lifted) {
-  const __half2 one = __floats2half2_rn(__uint_as_float(lifted << 16), __uint_as_float(lifted & 0xffff0000u));
-  return {one, __hmul2(one, __float2half2_rn(0x1p-4f)), __hmul2(one, __float2half2_rn(-0x1p-21f))};
-}
-
-// The eight weights of a word of the lower or the upper row as pairs that meet values 0 1, 2 3, 4 5, 6 7. Which half of the scales
-// a multiply-add takes is a modifier of its operands.
+// The eight weights of a word of row g (`UPPER` false) or g + 8 as pairs that meet values 0 1, 2 3, 4 5, 6 7.
 template <bool UPPER>
-__device__ __forceinline__ void folded_pairs(uint32_t word, const FoldedScales& scales, uint32_t (&pair)[4]) {
-  auto own = [](const __half2& both) { return UPPER ? __high2half2(both) : __low2half2(both); };
-  const __half2 s = own(scales.one), high = own(scales.sixteenth), start = own(scales.offset);
+__device__ __forceinline__ void folded_pairs(uint32_t word, const FoldedScales& of, uint32_t (&pair)[4]) {
+  const auto own = [](__half2 v) { return UPPER ? __high2half2(v) : __low2half2(v); };
+  const __half2 s = own(of.scale), high = own(of.high), start = own(of.start);
   const uint32_t shifted = word >> 8;
   pair[0] = half_fma(word & 0x000f000fu, s, start), pair[1] = half_fma(word & 0x00f000f0u, high, start);
   pair[2] = half_fma(shifted & 0x000f000fu, s, start), pair[3] = half_fma(shifted & 0x00f000f0u, high, start);
 }
 
-// The eight weights of a word as pairs that meet values 0 1, 2 3, 4 5, 6 7. `scale` is S.
+// The same with the scale of one row.
 __device__ __forceinline__ void folded_pairs(uint32_t word, float scale, uint32_t (&pair)[4]) {
-  const __half2 s = __floats2half2_rn(scale, scale), high = __hmul2(s, __float2half2_rn(0x1p-4f)),
-                start = __hmul2(s, __float2half2_rn(-0x1p-21f));
-  const uint32_t shifted = word >> 8;
-  pair[0] = half_fma(word & 0x000f000fu, s, start), pair[1] = half_fma(word & 0x00f000f0u, high, start);
-  pair[2] = half_fma(shifted & 0x000f000fu, s, start), pair[3] = half_fma(shifted & 0x00f000f0u, high, start);
+  const uint32_t bits = __float_as_uint(scale);
+  folded_pairs<false>(word, FoldedScales(bits >> 16 | (bits & 0xffff0000u)), pair);
 }
 
 }  // namespace moe

@@ -6,6 +6,7 @@ use kd_kernels::families::{
 };
 use kd_kernels::{Choice, Int4Ref, KernelError, Kernels, Stream, TensorMut, TensorRef};
 
+use super::many::variant;
 use super::{Batch, DeviceExperts, Form, GpuError, Scratch, Shape};
 
 /// The loaded kernels.
@@ -37,9 +38,12 @@ impl Folded {
         })
     }
 
-    /// Whether there are products of warpgroups.
-    pub(super) fn has_wgmma(&self) -> bool {
-        self.wgmma.is_some()
+    /// Whether both products have `form`.
+    pub(super) fn has(&self, form: Form) -> bool {
+        match form {
+            Form::FoldedWgmma => self.wgmma.is_some(),
+            _ => variant(self.gate_up.units(), form).is_some() && variant(self.down.units(), form).is_some(),
+        }
     }
 
     /// All of the layer in `form`.
@@ -72,8 +76,10 @@ impl Folded {
         self.group.launch(stream, Choice::Auto, group)?;
         match (form, &self.wgmma) {
             (Form::FoldedWgmma, Some(wgmma)) => wgmma.run(stream, experts, scratch, rows)?,
-            (Form::Folded, _) => self.products(stream, experts, scratch, rows)?,
-            _ => return Err(GpuError::Form { form: form.name(), shape: scratch.plan.shape }),
+            (Form::FoldedWgmma, None) => {
+                return Err(GpuError::Form { form: form.name(), shape: scratch.plan.shape });
+            }
+            _ => self.products(stream, form, experts, scratch, rows)?,
         }
         let values = scratch.values.folded()?;
         let combine = moe_combine_folded::Args {
@@ -90,12 +96,18 @@ impl Folded {
     fn products(
         &self,
         stream: &Stream,
+        form: Form,
         experts: &DeviceExperts,
         scratch: &mut Scratch,
         rows: usize,
     ) -> Result<(), GpuError> {
         let Shape { hidden, width, top_k, .. } = scratch.plan.shape;
         let (choices, held, lists) = (rows * top_k, experts.shape().experts, scratch.plan.lists());
+        let [Some(first), Some(second)] =
+            [self.gate_up.units(), self.down.units()].map(|units| variant(units, form))
+        else {
+            return Err(GpuError::Form { form: form.name(), shape: scratch.plan.shape });
+        };
         let values = scratch.values.folded()?;
         let gate_up = moe_gate_up_folded::Args {
             w: Int4Ref::new(stream, experts.gate_up.as_view(), [held, 2 * width, hidden])?,
@@ -110,7 +122,7 @@ impl Folded {
             h: TensorMut::new(stream, values.hidden.slice_mut(..choices * width), [choices, width])?,
             lowers: TensorMut::new(stream, values.lowers.slice_mut(..choices), [choices])?,
         };
-        self.gate_up.launch(stream, Choice::Auto, gate_up)?;
+        self.gate_up.launch(stream, Choice::Forced(first), gate_up)?;
         let down = moe_down_folded::Args {
             w: Int4Ref::new(stream, experts.down.as_view(), [held, hidden, width])?,
             exponents: TensorRef::new(stream, experts.down_exponents.as_view(), [held, hidden])?,
@@ -120,7 +132,7 @@ impl Folded {
             slabs: TensorRef::new(stream, scratch.entries.slice(..lists * 4), [lists, 4])?,
             parts: TensorMut::new(stream, values.parts.slice_mut(..choices * hidden), [choices, hidden])?,
         };
-        self.down.launch(stream, Choice::Auto, down)?;
+        self.down.launch(stream, Choice::Forced(second), down)?;
         Ok(())
     }
 }

@@ -37,6 +37,8 @@ pub enum Form {
     Wgmma,
     /// Folded scales, blocked in registers: 64 rows of weights and up to 48 rows a warp.
     Folded,
+    /// As folded, for fewer rows: up to 32 rows a warp, three CTAs an SM instead of two.
+    FoldedMiddle,
     /// Folded scales, products of warpgroups, on devices of architecture sm_90a alone.
     FoldedWgmma,
 }
@@ -56,7 +58,7 @@ impl Arithmetic {
 
 impl Form {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Few,
         Self::Narrow,
         Self::Wide,
@@ -64,6 +66,7 @@ impl Form {
         Self::Many,
         Self::Wgmma,
         Self::Folded,
+        Self::FoldedMiddle,
         Self::FoldedWgmma,
     ];
 
@@ -77,6 +80,7 @@ impl Form {
             Self::Many => "many",
             Self::Wgmma => "wgmma",
             Self::Folded => "folded",
+            Self::FoldedMiddle => "folded_middle",
             Self::FoldedWgmma => "folded_wgmma",
         }
     }
@@ -84,7 +88,7 @@ impl Form {
     /// How it sums.
     pub fn arithmetic(self) -> Arithmetic {
         match self {
-            Self::Folded | Self::FoldedWgmma => Arithmetic::Folded,
+            Self::Folded | Self::FoldedMiddle | Self::FoldedWgmma => Arithmetic::Folded,
             _ => Arithmetic::Grouped,
         }
     }
@@ -94,7 +98,7 @@ impl Form {
         match self {
             Self::Few | Self::Narrow => 8,
             Self::Wide => 16,
-            Self::Middle => MIDDLE_SLAB as i32,
+            Self::Middle | Self::FoldedMiddle => MIDDLE_SLAB as i32,
             Self::Many | Self::Wgmma => MANY_SLAB as i32,
             Self::Folded => FOLDED_SLAB as i32,
             Self::FoldedWgmma => FOLDED_WGMMA_SLAB as i32,

@@ -14,7 +14,9 @@ use super::{Arithmetic, DeviceExperts, Form, GpuError, Scratch, Shape};
 const WGMMA_ROWS: usize = 768;
 const WGMMA_WIDTH: usize = 256;
 /// Fewest rows that [`Form::FoldedWgmma`] is taken for, likewise.
-const FOLDED_WGMMA_ROWS: usize = 768;
+const FOLDED_WGMMA_ROWS: usize = 1024;
+/// Most rows that [`Form::FoldedMiddle`] is taken for, likewise.
+const FOLDED_MIDDLE_ROWS: usize = 1280;
 
 /// The loaded kernels of one shape.
 #[derive(Debug)]
@@ -73,19 +75,22 @@ impl ExpertKernels {
     pub fn has(&self, form: Form) -> bool {
         let of = |units: &Units| units.iter().any(|unit| unit.variant() == form.name());
         match form {
-            Form::Few | Form::Folded => true,
+            Form::Few => true,
+            Form::Folded | Form::FoldedMiddle | Form::FoldedWgmma => self.folded.has(form),
             Form::Narrow | Form::Wide => of(self.gate_up.units()) && of(self.down.units()),
             Form::Middle | Form::Many => self.many.has(form),
             Form::Wgmma => self.wgmma.is_some(),
-            Form::FoldedWgmma => self.folded.has_wgmma(),
         }
     }
 
     /// The form that `rows` rows are run in unless another is asked for.
     pub fn form(&self, rows: usize, arithmetic: Arithmetic) -> Form {
         if arithmetic == Arithmetic::Folded {
-            let wgmma = rows >= FOLDED_WGMMA_ROWS && self.has(Form::FoldedWgmma);
-            return if wgmma { Form::FoldedWgmma } else { Form::Folded };
+            return match rows {
+                FOLDED_WGMMA_ROWS.. if self.has(Form::FoldedWgmma) => Form::FoldedWgmma,
+                0..=FOLDED_MIDDLE_ROWS if self.has(Form::FoldedMiddle) => Form::FoldedMiddle,
+                _ => Form::Folded,
+            };
         }
         if rows >= WGMMA_ROWS && self.shape.width >= WGMMA_WIDTH && self.has(Form::Wgmma) {
             return Form::Wgmma;
@@ -137,7 +142,7 @@ impl ExpertKernels {
         }
         match form {
             Form::Few => self.run_few(stream, experts, first_expert, scratch, batch),
-            Form::Folded | Form::FoldedWgmma => {
+            Form::Folded | Form::FoldedMiddle | Form::FoldedWgmma => {
                 self.folded.run(stream, form, experts, first_expert, scratch, batch)
             }
             _ => self.run_grouped(stream, form, experts, first_expert, scratch, batch),

@@ -14,9 +14,14 @@ pub(super) struct Many {
 }
 
 /// The variant of `form` among `units`: widths that are no multiple of 128 have one of another name, for half as many warps.
-fn variant(units: &Units, form: Form) -> Option<&str> {
+pub(super) fn variant(units: &Units, form: Form) -> Option<&str> {
     let named = |name: &str| units.iter().map(|unit| unit.variant()).find(|variant| *variant == name);
-    named(form.name()).or_else(|| named("many_half").filter(|_| form == Form::Many))
+    let half = match form {
+        Form::Many => Some("many_half"),
+        Form::Folded => Some("folded_half"),
+        _ => None,
+    };
+    named(form.name()).or_else(|| named(half?))
 }
 
 impl Many {

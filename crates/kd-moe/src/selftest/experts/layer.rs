@@ -74,7 +74,7 @@ impl Layer {
         // Where the width asks for it, variants have another name than their form.
         match row.family.as_str() {
             "moe_gate_up_many" if row.variant != Form::Middle.name() => return Some(Form::Many),
-            "moe_gate_up_folded" => return Some(Form::Folded),
+            "moe_gate_up_folded" if row.variant != Form::FoldedMiddle.name() => return Some(Form::Folded),
             "moe_gate_up_folded_wgmma" => {
                 return self.kernels.has(Form::FoldedWgmma).then_some(Form::FoldedWgmma);
             }
