@@ -46,8 +46,8 @@ __device__ __forceinline__ RowSize row_size(const int32_t* codes, const __nv_bfl
 
 template <class U, class S>
 __device__ __forceinline__ void moe_exponents(const int32_t* first, const __nv_bfloat16* first_scales, const int32_t* second,
-                                              const __nv_bfloat16* second_scales, int32_t paired, uint8_t* exponents, int32_t* bound,
-                                              int N, int P) {
+                                              const __nv_bfloat16* second_scales, int32_t paired, uint8_t* exponents, int32_t* bounds,
+                                              int32_t expert, int N, int P, int E) {
   const int row = (blockIdx.x * U::THREADS + threadIdx.x) / 32, lane = threadIdx.x % 32;
   if (row >= N) return;
   const int64_t words = int64_t(row) * (U::K / 8), groups = int64_t(row) * (U::K / 32);
@@ -61,7 +61,7 @@ __device__ __forceinline__ void moe_exponents(const int32_t* first, const __nv_b
   const int place = row / 8 * 16 + row % 8;
   exponents[place] = uint8_t(own.exponent), exponents[place + 8] = uint8_t(other.exponent);
   // Half the sum of both, rounded up.
-  if (!own.zero && !other.zero) atomicMax(bound, (own.norm + other.norm + 1) >> 1);
+  if (!own.zero && !other.zero) atomicMax(bounds + expert, (own.norm + other.norm + 1) >> 1);
 }
 
 }  // namespace kd

@@ -121,8 +121,9 @@ __device__ __forceinline__ void folded_stage(const unsigned char* weights, const
       const uint2 words = *reinterpret_cast<const uint2*>(own_words + block + 512 * (m % 2) + 8 * c);
       const uint32_t scales =
           lifted_scales(*reinterpret_cast<const uint32_t*>(own_scales + block + 64 * (m % 2) + 4 * c), lifts[m]);
-      folded_pairs(words.x, __uint_as_float(scales << 16), a[m]);
-      folded_pairs(words.y, __uint_as_float(scales & 0xffff0000u), b[m]);
+      const FoldedScales both = folded_scales(scales);
+      folded_pairs<false>(words.x, both, a[m]);
+      folded_pairs<true>(words.y, both, b[m]);
     }
 #pragma unroll
     for (int j = 0; j < NT; ++j) {

@@ -6,8 +6,8 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "moe_down_folded",
-    contract: "201d9fed56fff585",
-    variants: &["folded"],
+    contract: "8de443e9d7eb2b57",
+    variants: &["folded", "folded_middle"],
     cooperative: false,
     pdl: true,
 };

@@ -6,8 +6,8 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "moe_gate_up_folded",
-    contract: "311c86973e293aa7",
-    variants: &["folded", "folded_half"],
+    contract: "70360c941e097c9e",
+    variants: &["folded", "folded_middle", "folded_half"],
     cooperative: false,
     pdl: true,
 };
