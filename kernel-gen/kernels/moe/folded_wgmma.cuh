@@ -14,7 +14,6 @@
 #include "moe/stream.cuh"
 #include "ptx/bulk.cuh"
 #include "ptx/pdl.cuh"
-#include "ptx/transposed.cuh"
 #include "ptx/wgmma_f16.cuh"
 
 namespace kd {
@@ -244,16 +243,12 @@ __device__ __forceinline__ void folded_product(Place<U::STAGES>& at, const uint3
       if (p + 1 < PARTS) unpack(p + 1);
     }
     at.next();
-    // If the next stage is there: while the last products run. A stage is not kept until another has come.
-    bool entered = false;
-    if constexpr (decltype(more)::value && U::EAGER)
-      if (ptx::barrier_test(S::full() + at.slot, at.parity)) enter(), entered = true;
     // Nothing outstanding over the end of the loop: the compiler would let all products wait for each other.
     ptx::wgmma_wait<0>();
     __syncwarp();
     if (lane == 0) ptx::barrier_arrive(S::vacant() + slot);
-    if constexpr (decltype(more)::value)
-      if (!entered) enter();
+    // Not before: a stage is not kept until another has come.
+    if constexpr (decltype(more)::value) enter();
   };
   enter();
 #pragma unroll 1

@@ -19,7 +19,7 @@ pub(super) struct Folded {
     combine: moe_combine_folded::MoeCombineFolded,
 }
 
-/// Both products of [`Form::FoldedWgmma`].
+/// Both products of [`Form::FoldedWgmma`] and [`Form::FoldedTall`].
 #[derive(Debug)]
 struct FoldedWgmma {
     gate_up: moe_gate_up_folded_wgmma::MoeGateUpFoldedWgmma,
@@ -41,7 +41,7 @@ impl Folded {
     /// Whether both products have `form`.
     pub(super) fn has(&self, form: Form) -> bool {
         match form {
-            Form::FoldedWgmma => self.wgmma.is_some(),
+            Form::FoldedWgmma | Form::FoldedTall => self.wgmma.is_some(),
             _ => variant(self.gate_up.units(), form).is_some() && variant(self.down.units(), form).is_some(),
         }
     }
@@ -64,7 +64,7 @@ impl Folded {
             ids: batch.ids,
             first_expert,
             slab: form.slab(),
-            turned: i32::from(form == Form::FoldedWgmma),
+            turned: i32::from(matches!(form, Form::FoldedWgmma | Form::FoldedTall)),
             plan: TensorMut::new(stream, scratch.totals.slice_mut(..4), [4])?,
             slabs: TensorMut::new(stream, scratch.entries.slice_mut(..lists * 4), [lists, 4])?,
             rows: TensorMut::new(stream, scratch.rows.slice_mut(..choices), [choices])?,
@@ -75,8 +75,8 @@ impl Folded {
         };
         self.group.launch(stream, Choice::Auto, group)?;
         match (form, &self.wgmma) {
-            (Form::FoldedWgmma, Some(wgmma)) => wgmma.run(stream, experts, scratch, rows)?,
-            (Form::FoldedWgmma, None) => {
+            (Form::FoldedWgmma | Form::FoldedTall, Some(wgmma)) => wgmma.run(stream, form, experts, scratch, rows)?,
+            (Form::FoldedWgmma | Form::FoldedTall, None) => {
                 return Err(GpuError::Form { form: form.name(), shape: scratch.plan.shape });
             }
             _ => self.products(stream, form, experts, scratch, rows)?,
@@ -151,10 +151,11 @@ impl FoldedWgmma {
         }
     }
 
-    /// Both products of `rows` rows, grouped and turned for this form.
+    /// Both products of `rows` rows, grouped and turned for `form`.
     fn run(
         &self,
         stream: &Stream,
+        form: Form,
         experts: &DeviceExperts,
         scratch: &mut Scratch,
         rows: usize,
@@ -175,7 +176,7 @@ impl FoldedWgmma {
             h: TensorMut::new(stream, values.hidden.slice_mut(..choices * width), [choices, width])?,
             lowers: TensorMut::new(stream, values.lowers.slice_mut(..choices), [choices])?,
         };
-        self.gate_up.launch(stream, Choice::Auto, gate_up)?;
+        self.gate_up.launch(stream, Choice::Forced(form.name()), gate_up)?;
         let down = moe_down_folded_wgmma::Args {
             w: Int4Ref::new(stream, experts.down.as_view(), [held, hidden, width])?,
             exponents: TensorRef::new(stream, experts.down_exponents.as_view(), [held, hidden])?,
@@ -185,7 +186,7 @@ impl FoldedWgmma {
             slabs: TensorRef::new(stream, scratch.entries.slice(..lists * 4), [lists, 4])?,
             parts: TensorMut::new(stream, values.parts.slice_mut(..choices * hidden), [choices, hidden])?,
         };
-        self.down.launch(stream, Choice::Auto, down)?;
+        self.down.launch(stream, Choice::Forced(form.name()), down)?;
         Ok(())
     }
 }

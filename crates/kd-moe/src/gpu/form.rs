@@ -10,6 +10,8 @@ pub(super) const FEW_ROWS: usize = 64;
 const FOLDED_SLAB: usize = 48;
 /// Those of [`Form::FoldedWgmma`].
 const FOLDED_WGMMA_SLAB: usize = 64;
+/// Those of [`Form::FoldedTall`].
+const FOLDED_TALL_SLAB: usize = 96;
 
 /// How products sum. In either a row's bits depend on that row alone: not on how many rows there are, on which, or on the form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +43,8 @@ pub enum Form {
     FoldedMiddle,
     /// Folded scales, products of warpgroups, on devices of architecture sm_90a alone.
     FoldedWgmma,
+    /// As folded_wgmma, for more rows: up to 96 rows a product instead of 64.
+    FoldedTall,
 }
 
 impl Arithmetic {
@@ -58,7 +62,7 @@ impl Arithmetic {
 
 impl Form {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Few,
         Self::Narrow,
         Self::Wide,
@@ -68,6 +72,7 @@ impl Form {
         Self::Folded,
         Self::FoldedMiddle,
         Self::FoldedWgmma,
+        Self::FoldedTall,
     ];
 
     /// Its name: that of the variant of the two products, where they have one for every width.
@@ -82,13 +87,14 @@ impl Form {
             Self::Folded => "folded",
             Self::FoldedMiddle => "folded_middle",
             Self::FoldedWgmma => "folded_wgmma",
+            Self::FoldedTall => "folded_tall",
         }
     }
 
     /// How it sums.
     pub fn arithmetic(self) -> Arithmetic {
         match self {
-            Self::Folded | Self::FoldedMiddle | Self::FoldedWgmma => Arithmetic::Folded,
+            Self::Folded | Self::FoldedMiddle | Self::FoldedWgmma | Self::FoldedTall => Arithmetic::Folded,
             _ => Arithmetic::Grouped,
         }
     }
@@ -102,6 +108,7 @@ impl Form {
             Self::Many | Self::Wgmma => MANY_SLAB as i32,
             Self::Folded => FOLDED_SLAB as i32,
             Self::FoldedWgmma => FOLDED_WGMMA_SLAB as i32,
+            Self::FoldedTall => FOLDED_TALL_SLAB as i32,
         }
     }
 

@@ -14,7 +14,9 @@ use super::{Arithmetic, DeviceExperts, Form, GpuError, Scratch, Shape};
 const WGMMA_ROWS: usize = 768;
 const WGMMA_WIDTH: usize = 256;
 /// Fewest rows that [`Form::FoldedWgmma`] is taken for, likewise.
-const FOLDED_WGMMA_ROWS: usize = 1024;
+const FOLDED_WGMMA_ROWS: usize = 512;
+/// Fewest rows that [`Form::FoldedTall`] is taken for, likewise: experts begin to have more than 64.
+const FOLDED_TALL_ROWS: usize = 2304;
 /// Most rows that [`Form::FoldedMiddle`] is taken for, likewise.
 const FOLDED_MIDDLE_ROWS: usize = 1280;
 
@@ -70,13 +72,13 @@ impl ExpertKernels {
         })
     }
 
-    /// Whether this shape has `form` on this device; all but [`Form::Wide`], [`Form::Middle`], [`Form::Wgmma`] and
-    /// [`Form::FoldedWgmma`] always are, [`Form::Few`] for up to 64 rows.
+    /// Whether this shape has `form` on this device; all but [`Form::Wide`], [`Form::Middle`], [`Form::Wgmma`],
+    /// [`Form::FoldedWgmma`] and [`Form::FoldedTall`] always are, [`Form::Few`] for up to 64 rows.
     pub fn has(&self, form: Form) -> bool {
         let of = |units: &Units| units.iter().any(|unit| unit.variant() == form.name());
         match form {
             Form::Few => true,
-            Form::Folded | Form::FoldedMiddle | Form::FoldedWgmma => self.folded.has(form),
+            Form::Folded | Form::FoldedMiddle | Form::FoldedWgmma | Form::FoldedTall => self.folded.has(form),
             Form::Narrow | Form::Wide => of(self.gate_up.units()) && of(self.down.units()),
             Form::Middle | Form::Many => self.many.has(form),
             Form::Wgmma => self.wgmma.is_some(),
@@ -87,6 +89,7 @@ impl ExpertKernels {
     pub fn form(&self, rows: usize, arithmetic: Arithmetic) -> Form {
         if arithmetic == Arithmetic::Folded {
             return match rows {
+                FOLDED_TALL_ROWS.. if self.has(Form::FoldedTall) => Form::FoldedTall,
                 FOLDED_WGMMA_ROWS.. if self.has(Form::FoldedWgmma) => Form::FoldedWgmma,
                 0..=FOLDED_MIDDLE_ROWS if self.has(Form::FoldedMiddle) => Form::FoldedMiddle,
                 _ => Form::Folded,
@@ -142,7 +145,7 @@ impl ExpertKernels {
         }
         match form {
             Form::Few => self.run_few(stream, experts, first_expert, scratch, batch),
-            Form::Folded | Form::FoldedMiddle | Form::FoldedWgmma => {
+            Form::Folded | Form::FoldedMiddle | Form::FoldedWgmma | Form::FoldedTall => {
                 self.folded.run(stream, form, experts, first_expert, scratch, batch)
             }
             _ => self.run_grouped(stream, form, experts, first_expert, scratch, batch),
