@@ -75,7 +75,9 @@ impl Folded {
         };
         self.group.launch(stream, Choice::Auto, group)?;
         match (form, &self.wgmma) {
-            (Form::FoldedWgmma | Form::FoldedTall, Some(wgmma)) => wgmma.run(stream, form, experts, scratch, rows)?,
+            (Form::FoldedWgmma | Form::FoldedTall, Some(wgmma)) => {
+                wgmma.run(stream, form, experts, scratch, rows)?
+            }
             (Form::FoldedWgmma | Form::FoldedTall, None) => {
                 return Err(GpuError::Form { form: form.name(), shape: scratch.plan.shape });
             }
