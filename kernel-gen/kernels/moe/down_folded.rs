@@ -2,7 +2,7 @@
 family! { moe_down_folded, template "moe/down_folded.cuh";
   dims    { H = hidden, I = expert_width / tp }
   variant folded { SLAB = 48, WARPS = 4, STAGES = 3, MIN_CTAS = 2 }
-  variant folded_middle { SLAB = 32, WARPS = 4, STAGES = 3, MIN_CTAS = 3 }
+  variant folded_middle { SLAB = 32, WARPS = 4, STAGES = 3, MIN_CTAS = 3 } on sm_90a
   const   { K = I, UNITS = H / 32, QUEUE = ceil_div(STAGES, K / 64) + 1 }
   require { K % 64 == 0, H % 256 == 0, SLAB % 16 == 0 }
   smem    { ring: u8[STAGES * WARPS * 2 * 1152] align 128, tokens: u8[STAGES * SLAB * 128] align 128, row_exponents: u8[QUEUE * WARPS * 64] align 16,

@@ -5,7 +5,7 @@
 family! { moe_gate_up_folded, template "moe/gate_up_folded.cuh";
   dims    { H = hidden, I = expert_width / tp }
   variant folded { SLAB = 48, WARPS = 4, STAGES = 3, MIN_CTAS = 2 } when I % 128 == 0
-  variant folded_middle { SLAB = 32, WARPS = 4, STAGES = 3, MIN_CTAS = 3 } when I % 128 == 0
+  variant folded_middle { SLAB = 32, WARPS = 4, STAGES = 3, MIN_CTAS = 3 } on sm_90a when I % 128 == 0
   variant folded_half { SLAB = 48, WARPS = 2, STAGES = 3, MIN_CTAS = 2 } when I % 128 > 0
   const   { K = H, UNITS = I / 16, QUEUE = ceil_div(STAGES, K / 64) + 1 }
   require { K % 64 == 0, I % 64 == 0, SLAB % 16 == 0 }

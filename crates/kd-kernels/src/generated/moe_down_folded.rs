@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "moe_down_folded",
-    contract: "8de443e9d7eb2b57",
+    contract: "e0a7256e20ab68ef",
     variants: &["folded", "folded_middle"],
     cooperative: false,
     pdl: true,

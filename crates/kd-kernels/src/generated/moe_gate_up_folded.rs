@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "moe_gate_up_folded",
-    contract: "70360c941e097c9e",
+    contract: "0bf8dd1aca5248ea",
     variants: &["folded", "folded_middle", "folded_half"],
     cooperative: false,
     pdl: true,
