@@ -5,8 +5,8 @@
 family! { moe_group_folded, template "moe/group_folded.cuh";
   dims    { H = hidden, E = experts / ep, T = experts_per_token }
   variant w32 { THREADS = 1024 }
-  const   { LISTS = 8, EACH = 128, MANY = 8, MOST = 128, VECS = ceil_div(H / 8, EACH) }
-  require { THREADS == 1024, E <= 768, H % 32 == 0, VECS <= 8 }
+  const   { LISTS = 8, EACH = 128 * ceil_div(H, 8192), MANY = 8, MOST = 128, VECS = ceil_div(H / 8, EACH) }
+  require { THREADS == 1024, THREADS % EACH == 0, E <= 768, H % 32 == 0, VECS <= 8 }
   smem    { counts: i32[THREADS / 32 * E], totals: u64[THREADS / 32], partial: f32[THREADS / 32] }
   args    { x: bf16[M, H], ids: i32[M, T], first_expert: i32, slab: i32, turned: i32, plan: mut i32[4], slabs: mut i32[L, 4],
             rows: mut i32[M * T], places: mut i32[M, T], folded: mut f16[M, H], lifts: mut i32[M], norms: mut i32[M] }

@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "moe_group_folded",
-    contract: "ad38c6159681af1c",
+    contract: "42cd8604dff7c735",
     variants: &["w32"],
     cooperative: false,
     pdl: true,
