@@ -17,8 +17,9 @@ const fn dtype(name: &'static str, cuda: &'static str, rust: &'static str, bytes
     DType { name, cuda, rust, bytes }
 }
 
-const DTYPES: [DType; 10] = [
+const DTYPES: [DType; 11] = [
     dtype("bf16", "__nv_bfloat16", "::half::bf16", 2),
+    dtype("f16", "__half", "::half::f16", 2),
     dtype("f32", "float", "f32", 4),
     dtype("f64", "double", "f64", 8),
     dtype("u8", "uint8_t", "u8", 1),

@@ -120,3 +120,13 @@ fn all_forms_give_the_same_bits_at_k26_tp1_sizes() {
 fn all_forms_give_the_same_bits_at_demo_sizes() {
     testing::check("all_forms_give_the_same_bits_at_demo_sizes", "demo-tp1", CHECKS[4].1);
 }
+
+#[test]
+fn extreme_rows_and_weights_are_right_at_k26_sizes() {
+    testing::check("extreme_rows_and_weights_are_right_at_k26_sizes", "k26-tp8", CHECKS[5].1);
+}
+
+#[test]
+fn extreme_rows_and_weights_are_right_at_demo_sizes() {
+    testing::check("extreme_rows_and_weights_are_right_at_demo_sizes", "demo-tp1", CHECKS[5].1);
+}

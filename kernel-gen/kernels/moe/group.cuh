@@ -10,6 +10,7 @@
 #include "moe/choice.cuh"
 #include "moe/many.cuh"
 #include "moe/slabs.cuh"
+#include "moe/turn.cuh"
 #include "ptx/pdl.cuh"
 
 namespace kd {
@@ -38,21 +39,6 @@ __device__ __forceinline__ uint64_t sum_before(uint64_t value, uint64_t& total) 
   total = __shfl_sync(0xffffffffu, others, 31);
   const uint64_t before = __shfl_sync(0xffffffffu, others, ::max(warp - 1, 0));
   return sum - value + (warp > 0 ? before : 0);
-}
-
-// Word i of lane t of each four becomes word t of lane i: the order in which a warpgroup's products take a group (moe/wgmma.cuh).
-__device__ __forceinline__ Bf16x8 turn(Bf16x8 v) {
-  const int t = threadIdx.x % 4;
-#pragma unroll
-  for (int step = 1; step < 4; step *= 2)
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      if (i & step) continue;
-      uint32_t &low = v.word[i], &high = v.word[i + step];
-      const uint32_t other = __shfl_xor_sync(0xffffffffu, t & step ? low : high, step);
-      (t & step ? low : high) = other;
-    }
-  return v;
 }
 
 // Rows of x as the tensor core takes them beside raw codes (kd/int4.cuh), and where the sums of their groups start. Four lanes have
@@ -89,24 +75,30 @@ __device__ __forceinline__ void lift(const __nv_bfloat16* x, bool turned, __nv_b
 // Lists slabs of at most `most` tiles of 8 rows of the experts, one a thread, as moe/slabs.cuh has them: those with larger slabs first.
 template <class U, class S>
 __device__ __forceinline__ void list_slabs(int rows, int expert, int first, int most, int32_t* plan, int32_t* slabs) {
-  constexpr int BITS = 12;
-  static_assert(BITS * (U::MOST / 8 - 1) <= 64, "all sizes but the largest in one sum");
+  // How many slabs there are of each size but the largest: so many sizes in one sum.
+  constexpr int BITS = 12, EACH = 64 / BITS, SUMS = (U::MOST / 8 - 1 + EACH - 1) / EACH;
   const Split split(rows, most);
   const bool full = split.largest == most;
-  uint64_t all, all_full;
-  const uint64_t own = full || rows == 0 ? 0 : uint64_t(split.slabs) << (BITS * (most - 1 - split.largest));
-  const uint64_t before = sum_before<U, S>(own, all);
+  uint64_t all[SUMS], all_full, before[SUMS];
+#pragma unroll
+  for (int k = 0; k < SUMS; ++k) {
+    const int size = most - 1 - split.largest - EACH * k;
+    const bool own = !full && rows > 0 && size >= 0 && size < EACH;
+    before[k] = sum_before<U, S>(own ? uint64_t(split.slabs) << (BITS * size) : 0, all[k]);
+  }
   const uint64_t before_full = sum_before<U, S>(full ? split.slabs : 0, all_full);
   int total = int(all_full), at = int(before_full);
-  for (int i = 0; i < most - 1; ++i) {
-    if (!full && split.largest == most - 1 - i) at = total + int(before >> (BITS * i) & ((1 << BITS) - 1));
-    total += int(all >> (BITS * i) & ((1 << BITS) - 1));
-  }
+#pragma unroll
+  for (int k = 0; k < SUMS; ++k)
+    for (int i = 0; i < ::min(EACH, most - 1 - EACH * k); ++i) {
+      if (!full && split.largest == most - 1 - EACH * k - i) at = total + int(before[k] >> (BITS * i) & ((1 << BITS) - 1));
+      total += int(all[k] >> (BITS * i) & ((1 << BITS) - 1));
+    }
   for (int i = 0; i < split.slabs; ++i) {
     const int from = 8 * split.before(i), to = ::min(8 * split.before(i + 1), rows);
     *reinterpret_cast<int4*>(slabs + 4 * (at + i)) = make_int4(expert, first + from, to - from, 0);
   }
-  if (threadIdx.x == 0) plan[0] = total, plan[1] = 0;
+  if (threadIdx.x == 0) plan[0] = total, plan[1] = plan[2] = plan[3] = 0;
 }
 
 // Calls `todo` with the choices of share `share`, 32 at a time: `each` of them, a multiple of 32. One warp.
@@ -126,23 +118,18 @@ __device__ __forceinline__ void choices_of(const int32_t* ids, int share, int ea
   }
 }
 
-}  // namespace moe
-
+// The lists of all of moe_group, by the calling CTA, the one numbered `list` of LISTS.
 template <class U, class S>
-__device__ __forceinline__ void moe_group(const __nv_bfloat16* x, const int32_t* ids, int32_t first_expert, int32_t slab, int32_t turned,
-                                          int32_t* plan, int32_t* entries, int32_t* rows, int32_t* places,
-                                          __nv_bfloat16* lifted, float* starts, int M, int L) {
-  ptx::grid_dependency_wait();
-  ptx::grid_dependency_launch();
-  const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, count = M * U::T, list = int(blockIdx.x);
+__device__ __forceinline__ void list_rows(const int32_t* ids, int32_t first_expert, int32_t slab, int32_t* plan, int32_t* entries,
+                                          int32_t* rows, int32_t* places, int list, int M) {
+  const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, count = M * U::T;
   constexpr int SHARES = U::THREADS / 32;
-  if (list >= U::LISTS) return moe::lift<U>(x, turned != 0, lifted, starts, int64_t(list - U::LISTS) * (U::LIFTS * U::THREADS) + thread, M);
   // Of each share of the choices that there is: how many of each expert, then the place of the next.
   const int each = ::max((count + 32 * SHARES - 1) / (32 * SHARES), 2) * 32, shares = (count + each - 1) / each;
   for (int i = thread; i < shares * U::E; i += U::THREADS) S::counts()[i] = 0;
   __syncthreads();
   if (warp < shares)
-    moe::choices_of<U>(ids, warp, each, count, first_expert, [&](int, int expert) {
+    choices_of<U>(ids, warp, each, count, first_expert, [&](int, int expert) {
       if (expert >= 0) atomicAdd(S::counts() + warp * U::E + expert, 1);
     });
   __syncthreads();
@@ -150,10 +137,10 @@ __device__ __forceinline__ void moe_group(const __nv_bfloat16* x, const int32_t*
   if (thread < U::E)
     for (int s = 0; s < shares; ++s) own += S::counts()[s * U::E + thread];
   // Of the experts before this thread's: rows (20 bits), cost (28 bits), and those with rows (16 bits).
-  const uint64_t cost = own > 0 ? moe::entry_cost(own, slab) : 0;
+  const uint64_t cost = own > 0 ? entry_cost(own, slab) : 0;
   uint64_t all;
   const uint64_t before =
-      moe::sum_before<U, S>(uint64_t(own) | cost << 20 | uint64_t(own > 0) << 48, all);
+      sum_before<U, S>(uint64_t(own) | cost << 20 | uint64_t(own > 0) << 48, all);
   const int first = int(before & 0xfffff), index = int(before >> 48);
   if (thread < U::E)
     for (int s = 0, place = first; s < shares; ++s) {
@@ -162,7 +149,7 @@ __device__ __forceinline__ void moe_group(const __nv_bfloat16* x, const int32_t*
       count = place, place += mine;
     }
   if (list == 0 && slab >= U::MANY) {
-    moe::list_slabs<U, S>(own, thread, first, slab / 8, plan, entries);
+    list_slabs<U, S>(own, thread, first, slab / 8, plan, entries);
   } else if (list == 0) {
     if (own > 0)
       *reinterpret_cast<int4*>(entries + 4 * index) = make_int4(thread, first, own, int(before >> 20 & 0xfffffff));
@@ -172,7 +159,7 @@ __device__ __forceinline__ void moe_group(const __nv_bfloat16* x, const int32_t*
   const int share = warp * U::LISTS + list;
   if (share >= shares) return;
   int* next = S::counts() + share * U::E;
-  moe::choices_of<U>(ids, share, each, count, first_expert, [&](int choice, int expert) {
+  choices_of<U>(ids, share, each, count, first_expert, [&](int choice, int expert) {
     // Lanes with the same expert, of which the last leaves the place behind theirs.
     const uint32_t same = __match_any_sync(0xffffffffu, expert);
     const int place = expert >= 0 ? next[expert] + __popc(same & ((1u << lane) - 1)) : -1;
@@ -182,6 +169,21 @@ __device__ __forceinline__ void moe_group(const __nv_bfloat16* x, const int32_t*
     if (expert >= 0) rows[place] = choice / U::T;
     if (choice < count) places[choice] = place;
   });
+}
+
+}  // namespace moe
+
+template <class U, class S>
+__device__ __forceinline__ void moe_group(const __nv_bfloat16* x, const int32_t* ids, int32_t first_expert, int32_t slab, int32_t turned,
+                                          int32_t* plan, int32_t* entries, int32_t* rows, int32_t* places,
+                                          __nv_bfloat16* lifted, float* starts, int M, int L) {
+  ptx::grid_dependency_wait();
+  ptx::grid_dependency_launch();
+  const int list = int(blockIdx.x), vec = (list - U::LISTS) * (U::LIFTS * U::THREADS) + int(threadIdx.x);
+  if (list < U::LISTS)
+    moe::list_rows<U, S>(ids, first_expert, slab, plan, entries, rows, places, list, M);
+  else
+    moe::lift<U>(x, turned != 0, lifted, starts, vec, M);
 }
 
 }  // namespace kd

@@ -40,6 +40,7 @@ fn experts(args: &BenchMoeArgs) -> anyhow::Result<()> {
     let for_a_gpu = [
         ("--experts", args.experts.is_some()),
         ("--routing", args.routing.is_some()),
+        ("--arithmetic", args.arithmetic.is_some()),
         ("--peer-json", args.peer_json.is_some()),
     ];
     match Gpu::choose(&args.on, cuda::moe::PROFILE)? {

@@ -290,7 +290,8 @@ impl<'a> Pass<'a> {
             y: part_mut(stream, &mut rows.parts, count * hidden, [count, hidden])?,
         };
         let kernels = &target.kernels.experts;
-        Ok(kernels.run(stream, kernels.form(count), &moe.experts, 0, &mut rows.experts, batch)?)
+        let form = kernels.form(count, rows.experts.plan().arithmetic);
+        Ok(kernels.run(stream, form, &moe.experts, 0, &mut rows.experts, batch)?)
     }
 
     /// The seam: `parts` parts of every rank to the residual stream, which is normed with `gain` for what comes next.

@@ -6,7 +6,7 @@ use kd_attn::{PAGE_TOKENS, Segment, rows};
 use kd_kernels::families::{gather_taps, query_rope};
 use kd_kernels::ranks::Exchange;
 use kd_kernels::{Choice, CudaSlice, CudaView, Device, KernelError, Kernels, Product, Stream, TensorRef};
-use kd_moe::gpu::MOST_ROWS;
+use kd_moe::gpu::{Arithmetic, MOST_ROWS};
 
 use super::cache::Moved;
 use super::error::within;
@@ -18,6 +18,9 @@ use super::rows::RowState;
 use super::state::PassState;
 use super::target::CudaTarget;
 use super::{CudaError, Dims};
+
+/// That of the experts of every chunk, whatever its size: a prompt's bits do not depend on the chunks that it comes in.
+const CHUNK_ARITHMETIC: Arithmetic = Arithmetic::Folded;
 
 /// What memory for prompt chunks is planned for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,7 +115,7 @@ impl CudaTarget {
         let attention = Prefill::new(device, kernels, a, chunks.block, dims.kv_cache_dtype)?;
         Ok(PrefillState {
             inputs: PassInputs::new(stream, limits, dims.vocab, false)?,
-            rows: RowState::new(stream, dims, chunks.rows, &state.rows.taps, exchanged)?,
+            rows: RowState::new(stream, dims, chunks.rows, &state.rows.taps, exchanged, CHUNK_ARITHMETIC)?,
             rotated: zeros!(stream, chunks.rows * dims.queries())?,
             entries: zeros!(stream, chunks.rows * a.cache_width())?,
             workspace: attention.workspace(stream, chunks.rows)?,
@@ -248,6 +251,6 @@ impl ChunkLimits {
         let width = a.cache_width();
         let rows = self.rows * (2 * (dims.queries() + width) + 4 * a.heads * (a.value + 8));
         let block = 2 * self.block * (width + a.heads * (a.nope + a.value));
-        Ok(RowState::bytes(dims, self.rows, taps)? + rows + block)
+        Ok(RowState::bytes(dims, self.rows, taps, CHUNK_ARITHMETIC)? + rows + block)
     }
 }

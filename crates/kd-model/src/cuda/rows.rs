@@ -2,7 +2,7 @@
 
 use half::bf16;
 use kd_kernels::{CudaSlice, CudaView, Fork, KernelError, Stream};
-use kd_moe::gpu::{Plan, Scratch};
+use kd_moe::gpu::{Arithmetic, Plan, Scratch};
 use kd_tensor::Matrix;
 
 use super::error::within;
@@ -71,6 +71,7 @@ impl RowState {
         rows: usize,
         taps: &[usize],
         exchanged: usize,
+        arithmetic: Arithmetic,
     ) -> Result<Self, CudaError> {
         let hidden = dims.hidden;
         let highest = taps.iter().copied().max().unwrap_or_default();
@@ -96,7 +97,7 @@ impl RowState {
                 arrived: zeros!(stream, rows)?,
                 met: zeros!(stream, 2)?,
             },
-            experts: Scratch::new(stream, Plan::new(dims.experts, rows)?)?,
+            experts: Scratch::new(stream, Plan::new(dims.experts, rows, arithmetic)?)?,
             tapped: zeros!(stream, tapped)?,
             kept: zeros!(stream, tapped)?,
             fork: Fork::new(stream)?,
@@ -107,7 +108,12 @@ impl RowState {
     }
 
     /// Bytes of [`RowState::new`] for one rank.
-    pub(crate) fn bytes(dims: &Dims, rows: usize, taps: usize) -> Result<usize, CudaError> {
+    pub(crate) fn bytes(
+        dims: &Dims,
+        rows: usize,
+        taps: usize,
+        arithmetic: Arithmetic,
+    ) -> Result<usize, CudaError> {
         let halves = (4 + 2 * taps) * dims.hidden
             + dims.joint()
             + dims.q_rank
@@ -115,7 +121,8 @@ impl RowState {
             + dims.values()
             + 3 * dims.widest();
         let words = dims.experts.experts + 2 * dims.experts.top_k + 1;
-        Ok(rows * (2 * halves + 4 * words) + 4 * dims.hidden + 8 + Plan::new(dims.experts, rows)?.bytes()?)
+        let experts = Plan::new(dims.experts, rows, arithmetic)?.bytes()?;
+        Ok(rows * (2 * halves + 4 * words) + 4 * dims.hidden + 8 + experts)
     }
 
     pub(crate) fn download_hidden(&self, stream: &Stream, rows: usize) -> Result<Matrix, CudaError> {

@@ -4,6 +4,7 @@ use half::bf16;
 use kd_attn::PAGE_TOKENS;
 use kd_kernels::selftest::upload;
 use kd_kernels::{CudaSlice, CudaView, DenseScratch, HEAD_TILE, KernelError, Stream};
+use kd_moe::gpu::Arithmetic;
 use kd_tensor::Matrix;
 
 use super::cache::Pages;
@@ -66,7 +67,7 @@ impl PassState {
         let partial = limits.partial_rows(a.heads);
         Ok(Self {
             inputs: PassInputs::new(stream, limits, dims.vocab, true)?,
-            rows: RowState::new(stream, dims, rows, taps, exchanged)?,
+            rows: RowState::new(stream, dims, rows, taps, exchanged, Arithmetic::Grouped)?,
             rope: upload(stream, &angles)?,
             pages: Pages::new(stream, dims, pages)?,
             scratch: zeros!(stream, dims.layers * rows * width)?,
@@ -186,7 +187,7 @@ impl Limits {
         let words = dims.vocab + 4 * dims.vocab.div_ceil(HEAD_TILE);
         let pages = dims.layers * self.pages * PAGE_TOKENS * dims.entry_bytes();
         let partial = self.partial_rows(a.heads) * (a.latent + 2) + self.positions() * a.rope;
-        Ok(RowState::bytes(dims, self.rows, taps)?
+        Ok(RowState::bytes(dims, self.rows, taps, Arithmetic::Grouped)?
             + DenseScratch::bytes(self.rows, dims.hidden)
             + pages
             + 2 * self.rows * halves

@@ -83,7 +83,7 @@ impl Dims {
         if !moe {
             return Ok(2 * (attention + norms + mlp(self.dense_width)));
         }
-        let experts = self.experts.weight_bytes()? + count * size_of::<f32>();
+        let experts = self.experts.device_bytes()? + count * size_of::<f32>();
         Ok(2 * (attention + norms + count * self.hidden + mlp(self.shared_width)) + experts)
     }
 }

@@ -10,10 +10,10 @@ use kd_kernels::{Choice, CudaSlice, Device, Graph, KernelError, Kernels, Stream,
 use kd_tensor::Int4Matrix;
 
 use super::routing::active;
-use super::{Options, ROUTINGS, Report, Row};
+use super::{Options, ROUTINGS, Report, Row, Run};
 use crate::Expert;
 use crate::gpu::{
-    Batch, DeviceExperts, ExpertKernels, Form, GpuError, Packer, Plan, Scratch, Shape, upload_ids,
+    Arithmetic, Batch, DeviceExperts, ExpertKernels, Form, GpuError, Packer, Plan, Scratch, Shape, upload_ids,
 };
 
 /// Different experts; the others are their copies.
@@ -126,7 +126,7 @@ impl Bench {
     }
 
     fn load(&self, form: Form, rows: usize, ids: &[Vec<i32>]) -> Result<Load<'_>, GpuError> {
-        let plan = Plan::new(self.kernels.shape(), rows)?;
+        let plan = Plan::new(self.kernels.shape(), rows, form.arithmetic())?;
         Ok(Load {
             bench: self,
             form,
@@ -164,19 +164,31 @@ impl Bench {
         // The read needs the grouping on the device.
         let mut grouped = self.load(Form::Narrow, rows, &ids)?;
         (0..ROUTINGS).try_for_each(|routing| grouped.layer(routing))?;
-        let form = self.kernels.form(rows);
         let read = self.stream.capture(grouped, record_read)?;
-        let layer = self.stream.capture(self.load(form, rows, &ids)?, record_layers)?;
         let each = |graph: &Graph<Load<'_>>| Ok::<_, KernelError>(graph.time_one()? / ROUTINGS as f64);
-        each(&layer)?;
-        std::thread::sleep(REST);
-        let first = each(&layer)?;
-        (0..WARM_UP).try_for_each(|_| each(&layer).and_then(|_| each(&read)).map(drop))?;
-        let (mut layers, mut reads) = (Vec::new(), Vec::new());
+        let asked = options.arithmetic.map_or(Arithmetic::ALL.to_vec(), |one| vec![one]);
+        let mut runs = Vec::new();
+        for arithmetic in asked {
+            let form = self.kernels.form(rows, arithmetic);
+            let layer = self.stream.capture(self.load(form, rows, &ids)?, record_layers)?;
+            each(&layer)?;
+            std::thread::sleep(REST);
+            let first = each(&layer)?;
+            runs.push((layer, Run { form, first, layer: Vec::new() }));
+        }
+        for _ in 0..WARM_UP {
+            runs.iter().try_for_each(|(layer, _)| each(layer).map(drop))?;
+            each(&read)?;
+        }
+        let mut reads = Vec::new();
         for _ in 0..options.replays {
-            layers.push(each(&layer)?);
+            for (layer, run) in &mut runs {
+                run.layer.push(each(layer)?);
+            }
             reads.push(each(&read)?);
         }
+        let mut runs: Vec<Run> = runs.into_iter().map(|(_, run)| run).collect();
+        runs.sort_by(|a, b| a.median().total_cmp(&b.median()));
         let operations = 2.0 * 3.0 * (rows * top_k * hidden) as f64 * width as f64;
         Ok(Row {
             rows,
@@ -185,9 +197,7 @@ impl Bench {
             byte_floor: bytes / read_rate * 1e6,
             matrix_floor: operations / matrix_rate * 1e6,
             read: median(&reads),
-            first,
-            layer: layers,
-            form: form.name(),
+            runs,
         })
     }
 }

@@ -12,8 +12,10 @@ mod targets;
 
 pub use measure::{expert, run, shape};
 pub use plot::svg;
-pub use report::{Bound, Peer, Regime, Report, Row, knee, peers};
+pub use report::{Bound, Peer, Regime, Report, Row, Run, knee, peers};
 pub use routing::RoutingKind;
+
+use crate::gpu::Arithmetic;
 
 /// Layers of a graph, each with a routing of its own.
 pub const ROUTINGS: usize = 8;
@@ -29,6 +31,8 @@ pub struct Options {
     pub routing: RoutingKind,
     /// Experts that the layer has; fewer than the profile's take a slice that fits beside a service.
     pub experts: Option<usize>,
+    /// How products sum; nothing measures both and takes the faster for each number of rows.
+    pub arithmetic: Option<Arithmetic>,
     /// Replays of each graph at steady state.
     pub replays: usize,
     /// Seed of weights, rows and routings.

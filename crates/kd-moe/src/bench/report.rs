@@ -4,7 +4,7 @@ use kd_kernels::bench::median;
 use serde_json::{Value, json};
 
 use super::targets::{must, stretch};
-use crate::gpu::Shape;
+use crate::gpu::{Arithmetic, Form, Shape};
 
 /// Times of one number of rows, microseconds a layer.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,12 +21,19 @@ pub struct Row {
     pub matrix_floor: f64,
     /// `expert_read` of the same experts, two launches.
     pub read: f64,
-    /// The layer in the first graph after a pause.
+    /// The layer in the form of each arithmetic that was asked for, the fastest first; there is at least one.
+    pub runs: Vec<Run>,
+}
+
+/// Times of the layer in one form, microseconds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Run {
+    /// The form.
+    pub form: Form,
+    /// In the first graph after a pause.
     pub first: f64,
-    /// The layer at steady state: one value a graph.
+    /// At steady state: one value a graph.
     pub layer: Vec<f64>,
-    /// The form that ran.
-    pub form: &'static str,
 }
 
 /// Share of the read rate from which `expert_read` is a floor.
@@ -86,7 +93,7 @@ pub struct Peer {
     pub times: Vec<(usize, f64)>,
 }
 
-impl Row {
+impl Run {
     /// Median of the steady state.
     pub fn median(&self) -> f64 {
         median(&self.layer)
@@ -96,6 +103,18 @@ impl Row {
     pub fn spread(&self) -> (f64, f64) {
         let fold = |start: f64, take: fn(f64, f64) -> f64| self.layer.iter().copied().fold(start, take);
         (fold(f64::INFINITY, f64::min), fold(f64::NEG_INFINITY, f64::max))
+    }
+}
+
+impl Row {
+    /// The fastest run.
+    pub fn best(&self) -> &Run {
+        &self.runs[0]
+    }
+
+    /// Its median.
+    pub fn median(&self) -> f64 {
+        self.best().median()
     }
 
     /// The larger floor.
@@ -129,9 +148,13 @@ impl Row {
         }
     }
 
-    /// Microseconds that writing and reading the f32 parts of down would take at `read_rate`, if all went to memory.
+    /// Microseconds that writing and reading the parts of down would take at `read_rate`, if all went to memory.
     pub fn parts(&self, shape: &Shape, read_rate: f64) -> f64 {
-        (2 * self.rows * shape.top_k * shape.hidden * size_of::<f32>()) as f64 / read_rate * 1e6
+        let each = match self.best().form.arithmetic() {
+            Arithmetic::Grouped => size_of::<f32>(),
+            Arithmetic::Folded => size_of::<half::bf16>(),
+        };
+        (2 * self.rows * shape.top_k * shape.hidden * each) as f64 / read_rate * 1e6
     }
 
     /// Bytes a second.
@@ -161,16 +184,21 @@ impl Report {
     pub fn fields(&self, peers: &[Peer]) -> Vec<(&'static str, Value)> {
         let Shape { hidden, width, experts, top_k } = self.shape;
         let row = |row: &Row| {
-            let (least, most) = row.spread();
+            let (best, (least, most)) = (row.best(), row.best().spread());
+            let other = |run: &Run| {
+                let arithmetic = run.form.arithmetic().name();
+                json!({ "form": run.form.name(), "arithmetic": arithmetic, "first_us": run.first, "median_us": run.median() })
+            };
             json!({
-                "rows": row.rows, "active_experts": row.active, "bytes": row.bytes, "form": row.form,
+                "rows": row.rows, "active_experts": row.active, "bytes": row.bytes, "form": best.form.name(), "arithmetic": best.form.arithmetic().name(),
                 "byte_floor_us": row.byte_floor, "matrix_floor_us": row.matrix_floor, "expert_read_us": row.read,
-                "first_us": row.first, "median_us": row.median(), "min_us": least, "max_us": most,
-                "samples_us": row.layer, "over_floor": row.median() / row.floor(),
+                "first_us": best.first, "median_us": row.median(), "min_us": least, "max_us": most,
+                "samples_us": best.layer, "over_floor": row.median() / row.floor(),
                 "us_per_token": row.median() / row.rows as f64, "bytes_per_second": row.rate(),
                 "regime": format!("{:?}", row.regime(experts)).to_lowercase(),
                 "bound": format!("{:?}", row.bound()).to_lowercase(), "parts_us": row.parts(&self.shape, self.read_rate),
                 "read_share": row.byte_floor / row.read, "stretch_us": self.stretch(row), "must_us": must(peers, row.rows),
+                "others": row.runs[1..].iter().map(other).collect::<Vec<_>>(),
             })
         };
         vec![
@@ -206,31 +234,33 @@ impl Report {
             self.read_rate / 1e12,
             self.matrix_rate / 1e12,
         );
-        text += "   rows  active      MB    floor     read    first   median     min..max    /floor  us/row   TB/s  form    regime      bound     parts  stretch";
+        text += "   rows  active      MB    floor     read    first   median     min..max    /floor  us/row   TB/s  form    regime      bound     parts  stretch  sums     other";
         text += if peers.is_empty() { "" } else { "     must" };
         peers.iter().for_each(|peer| text += &format!("  {:>12}", peer.name));
         for row in &self.rows {
-            let ((least, most), median) = (row.spread(), row.median());
+            let (best, (least, most), median) = (row.best(), row.best().spread(), row.median());
             text += &format!(
-                "\n{:>7} {:>7.1} {:>7.0} {:>8.1} {:>8.1}{} {:>7.1} {:>8.1} {:>6.0}..{:<6.0} {:>6.2} {:>8.2} {:>6.2}  {:<6}  {:<10}  {:<8} {:>6.0} {:>8}",
+                "\n{:>7} {:>7.1} {:>7.0} {:>8.1} {:>8.1}{} {:>7.1} {:>8.1} {:>6.0}..{:<6.0} {:>6.2} {:>8.2} {:>6.2}  {:<6}  {:<10}  {:<8} {:>6.0} {:>8}  {:<7} {:>7}",
                 row.rows,
                 row.active,
                 row.bytes / 1e6,
                 row.floor(),
                 row.read,
                 if row.byte_floor >= READS * row.read { "*" } else { " " },
-                row.first,
+                best.first,
                 median,
                 least,
                 most,
                 median / row.floor(),
                 median / row.rows as f64,
                 row.rate() / 1e12,
-                row.form,
+                best.form.name(),
                 format!("{:?}", row.regime(experts)).to_lowercase(),
                 format!("{:?}", row.bound()).to_lowercase(),
                 row.parts(&self.shape, self.read_rate),
                 passed(self.stretch(row), median),
+                best.form.arithmetic().name(),
+                row.runs.get(1).map_or_else(|| "-".to_owned(), |other| format!("{:.1}", other.median())),
             );
             if !peers.is_empty() {
                 text += &format!(" {:>8}", passed(must(peers, row.rows), median));
@@ -245,7 +275,7 @@ impl Report {
             text +=
                 &format!("\nknee at {knee} rows: from there a row costs less than a tenth of a row alone");
         }
-        text += "\n*: expert_read reaches 0.97 of the read rate and is a floor; parts: what the f32 parts of down take if all go to memory; !: missed";
+        text += "\n*: expert_read reaches 0.97 of the read rate and is a floor; parts: what the parts of down take if all go to memory; !: missed";
         if self.partial() {
             let scale = self.profile_experts as f64 / experts as f64;
             text += &format!(
@@ -284,9 +314,7 @@ mod tests {
             byte_floor,
             matrix_floor,
             read: byte_floor,
-            first: time,
-            layer,
-            form: "wide",
+            runs: vec![Run { form: Form::Wide, first: time, layer }],
         }
     }
 

@@ -77,14 +77,17 @@ pub fn packed_words(rows: usize, cols: usize) -> Result<usize, LayoutError> {
 /// # Errors
 /// Matrices of different shapes, or a shape that is not whole units and blocks.
 pub fn pack_gate_up(gate: &Int4Matrix, up: &Int4Matrix) -> Result<Vec<u32>, LayoutError> {
-    let (shape, other) = ([gate.rows(), gate.cols()], [up.rows(), up.cols()]);
-    if shape != other {
-        return Err(LayoutError::Pair { gate: shape, up: other });
-    }
+    check_pair(gate, up)?;
     pack(2 * gate.rows(), gate.cols(), |row| match paired(row) {
         (false, row) => (gate, row),
         (true, row) => (up, row),
     })
+}
+
+/// Refuses matrices that are no gate and up of one expert.
+pub(super) fn check_pair(gate: &Int4Matrix, up: &Int4Matrix) -> Result<(), LayoutError> {
+    let [gate, up] = [gate, up].map(|matrix| [matrix.rows(), matrix.cols()]);
+    if gate == up { Ok(()) } else { Err(LayoutError::Pair { gate, up }) }
 }
 
 /// One expert's down, `[hidden, width]`, its rows in order.
@@ -126,7 +129,7 @@ pub fn unpack_down(hidden: usize, width: usize, packed: &[u32]) -> Result<Int4Ma
 }
 
 /// Whether packed row `row` of gate and up is one of up, and which.
-fn paired(row: usize) -> (bool, usize) {
+pub(super) fn paired(row: usize) -> (bool, usize) {
     (row % 16 >= 8, row / 16 * 8 + row % 8)
 }
 

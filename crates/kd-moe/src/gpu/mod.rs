@@ -1,20 +1,29 @@
 //! The routed experts of one layer on the GPU: packed weights, planned scratch, and the launches of a layer.
 //!
-//! [`Experts`](crate::Experts) is the specification. Sums over k are those of fixed segments in their order and a row's
+//! [`Experts`](crate::Experts) is the specification. Sums over k are made in one order, by either [`Arithmetic`], and a row's
 //! experts are added in the order of its choices, so a row's bits depend neither on how many rows there are nor on which.
 
+mod arrays;
+pub mod exponents;
+mod folded;
+mod form;
 mod ids;
 mod layer;
 pub mod layout;
+mod many;
+mod pack;
 mod scratch;
+mod values;
 mod weights;
 mod wgmma;
 
+pub(crate) use arrays::Ones;
+pub use form::{Arithmetic, Form};
 pub use ids::{check_ids, upload_ids};
-pub use layer::{Batch, ExpertKernels, Form};
-pub(crate) use scratch::Ones;
+pub use layer::{Batch, ExpertKernels};
+pub use pack::Packer;
 pub use scratch::{Plan, Scratch};
-pub use weights::{DeviceExperts, Packer};
+pub use weights::{DeviceExperts, Packed};
 
 use kd_kernels::KernelError;
 
@@ -69,6 +78,12 @@ pub enum GpuError {
         /// The layer's.
         shape: Shape,
     },
+    /// A scratch for the other arithmetic.
+    #[error("the scratch was planned for {planned} arithmetic: run a form of it, or plan another scratch")]
+    Arithmetic {
+        /// Its name.
+        planned: &'static str,
+    },
     /// An expert of another shape than the layer's.
     #[error("expert {expert} has a {matrix} of {found:?}, but this layer's are {expected:?}")]
     Expert {
@@ -88,6 +103,17 @@ impl Shape {
     pub(crate) fn expert_words(&self) -> Result<[usize; 2], GpuError> {
         let pair = self.width.saturating_mul(2);
         Ok([layout::packed_words(pair, self.hidden)?, layout::packed_words(self.hidden, self.width)?])
+    }
+
+    /// Bytes of the experts on the device: packed weights, exponents of their rows, bounds.
+    ///
+    /// # Errors
+    /// Sizes that the layout does not hold.
+    pub fn device_bytes(&self) -> Result<usize, GpuError> {
+        let limit = usize::MAX;
+        let error = GpuError::Limit { what: "the size of a layer", found: usize::MAX, limit };
+        let beside = self.experts.checked_mul(2 * self.width + self.hidden + size_of::<i32>());
+        beside.and_then(|beside| beside.checked_add(self.weight_bytes().ok()?)).ok_or(error)
     }
 
     /// Bytes of the packed experts.

@@ -1,11 +1,10 @@
-//! Packed experts in device memory, and how they get there.
+//! Packed experts in device memory.
 
-use half::bf16;
-use kd_kernels::families::moe_repack;
 use kd_kernels::selftest::driver;
-use kd_kernels::{Choice, CudaSlice, Kernels, Stream, TensorMut, TensorRef};
-use kd_tensor::{Int4Matrix, WeightRows};
+use kd_kernels::{CudaSlice, DeviceRepr, Stream};
 
+use super::exponents::{LEAST_BOUND, down_exponents, gate_up_exponents, hidden_bound};
+use super::layout::{LayoutError, pack_down, pack_gate_up};
 use super::{GpuError, Shape};
 use crate::Expert;
 
@@ -15,23 +14,42 @@ pub struct DeviceExperts {
     shape: Shape,
     pub(super) gate_up: CudaSlice<u32>,
     pub(super) down: CudaSlice<u32>,
+    /// `[experts, 2 · width]` and `[experts, hidden]`: what [`exponents`](super::exponents) says of packed rows.
+    pub(super) gate_up_exponents: CudaSlice<u8>,
+    pub(super) down_exponents: CudaSlice<u8>,
+    /// `[experts]`: [`hidden_bound`].
+    pub(super) bounds: CudaSlice<i32>,
 }
 
-/// Packs experts on the device, one at a time: beside the packed layer it needs the memory of a single expert.
-#[derive(Debug)]
-pub struct Packer {
-    shape: Shape,
-    gate_up: moe_repack::MoeRepack,
-    down: moe_repack::MoeRepack,
-    first: Staged,
-    second: Staged,
+/// One expert as it lies on the device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Packed {
+    /// Packed words of gate and up.
+    pub gate_up: Vec<u32>,
+    /// Packed words of down.
+    pub down: Vec<u32>,
+    /// Exponents of the rows of gate and up, in packed order.
+    pub gate_up_exponents: Vec<u8>,
+    /// Exponents of the rows of down.
+    pub down_exponents: Vec<u8>,
+    /// The bound of what lies between the products.
+    pub bound: i32,
 }
 
-/// One matrix as the checkpoint has it.
-#[derive(Debug)]
-struct Staged {
-    words: CudaSlice<i32>,
-    scales: CudaSlice<bf16>,
+impl Packed {
+    /// What the device must have of `expert`.
+    ///
+    /// # Errors
+    /// Matrices that the layout does not hold.
+    pub fn of(expert: &Expert) -> Result<Self, LayoutError> {
+        Ok(Self {
+            gate_up: pack_gate_up(&expert.gate, &expert.up)?,
+            down: pack_down(&expert.down)?,
+            gate_up_exponents: gate_up_exponents(&expert.gate, &expert.up)?,
+            down_exponents: down_exponents(&expert.down),
+            bound: hidden_bound(&expert.gate, &expert.up)?,
+        })
+    }
 }
 
 impl DeviceExperts {
@@ -40,10 +58,17 @@ impl DeviceExperts {
     /// # Errors
     /// A shape that the layout does not hold, a failed allocation.
     pub fn new(stream: &Stream, shape: Shape) -> Result<Self, GpuError> {
-        shape.weight_bytes()?;
+        shape.device_bytes()?;
         let [gate_up, down] = shape.expert_words()?;
-        let room = |words: usize| stream.cuda().alloc_zeros(words * shape.experts).map_err(driver);
-        Ok(Self { shape, gate_up: room(gate_up)?, down: room(down)? })
+        let cuda = stream.cuda();
+        Ok(Self {
+            shape,
+            gate_up: cuda.alloc_zeros(gate_up * shape.experts).map_err(driver)?,
+            down: cuda.alloc_zeros(down * shape.experts).map_err(driver)?,
+            gate_up_exponents: cuda.alloc_zeros(2 * shape.width * shape.experts).map_err(driver)?,
+            down_exponents: cuda.alloc_zeros(shape.hidden * shape.experts).map_err(driver)?,
+            bounds: cuda.clone_htod(&vec![LEAST_BOUND; shape.experts]).map_err(driver)?,
+        })
     }
 
     /// The shape.
@@ -57,15 +82,14 @@ impl DeviceExperts {
     /// A number that is none of this layer's, a failed copy.
     pub fn copy(&mut self, stream: &Stream, from: usize, to: usize) -> Result<(), GpuError> {
         in_range(&self.shape, from.max(to))?;
-        let words = self.shape.expert_words()?;
-        for (slice, words) in [&mut self.gate_up, &mut self.down].into_iter().zip(words) {
-            // The driver copies between two arrays.
-            let source =
-                stream.cuda().clone_dtod(&slice.slice(from * words..(from + 1) * words)).map_err(driver)?;
-            let mut place = slice.slice_mut(to * words..(to + 1) * words);
-            stream.cuda().memcpy_dtod(&source, &mut place).map_err(driver)?;
+        let experts = self.shape.experts;
+        for words in [&mut self.gate_up, &mut self.down] {
+            copy_within(stream, words, experts, [from, to])?;
         }
-        Ok(())
+        for bytes in [&mut self.gate_up_exponents, &mut self.down_exponents] {
+            copy_within(stream, bytes, experts, [from, to])?;
+        }
+        copy_within(stream, &mut self.bounds, experts, [from, to])
     }
 
     /// Makes `to` a copy of expert `from` of another layer of the same shape of experts.
@@ -81,18 +105,19 @@ impl DeviceExperts {
     ) -> Result<(), GpuError> {
         in_range(&self.shape, to)?;
         in_range(&other.shape, from)?;
-        let (words, found) = (self.shape.expert_words()?, other.shape.expert_words()?);
-        let pairs = [(&mut self.gate_up, &other.gate_up), (&mut self.down, &other.down)];
-        for ((place, source), (words, found)) in pairs.into_iter().zip(words.into_iter().zip(found)) {
-            if words != found {
-                let what = "the size of an expert that is copied";
-                return Err(GpuError::Limit { what, found, limit: words });
+        let sizes = |shape: Shape| [shape.hidden, shape.width];
+        for (found, limit) in sizes(other.shape).into_iter().zip(sizes(self.shape)) {
+            if found != limit {
+                return Err(GpuError::Limit { what: "a size of an expert that is copied", found, limit });
             }
-            let mut place = place.slice_mut(to * words..(to + 1) * words);
-            let source = source.slice(from * words..(from + 1) * words);
-            stream.cuda().memcpy_dtod(&source, &mut place).map_err(driver)?;
         }
-        Ok(())
+        let counts = [other.shape.experts, self.shape.experts];
+        let places = [from, to];
+        copy_between(stream, &other.gate_up, &mut self.gate_up, counts, places)?;
+        copy_between(stream, &other.down, &mut self.down, counts, places)?;
+        copy_between(stream, &other.gate_up_exponents, &mut self.gate_up_exponents, counts, places)?;
+        copy_between(stream, &other.down_exponents, &mut self.down_exponents, counts, places)?;
+        copy_between(stream, &other.bounds, &mut self.bounds, counts, places)
     }
 
     /// Both arrays: gate and up, and down.
@@ -100,119 +125,63 @@ impl DeviceExperts {
         [&self.gate_up, &self.down]
     }
 
-    /// The packed words of one expert: gate and up, and down.
+    /// One expert.
     ///
     /// # Errors
     /// A number that is none of this layer's, a failed copy.
-    pub fn read(&self, stream: &Stream, expert: usize) -> Result<[Vec<u32>; 2], GpuError> {
+    pub fn read(&self, stream: &Stream, expert: usize) -> Result<Packed, GpuError> {
         in_range(&self.shape, expert)?;
-        let words = self.shape.expert_words()?;
-        let read = |slice: &CudaSlice<u32>, words: usize| {
-            stream.cuda().clone_dtoh(&slice.slice(expert * words..(expert + 1) * words)).map_err(driver)
+        let count = self.shape.experts;
+        let packed = Packed {
+            gate_up: one(stream, &self.gate_up, count, expert)?,
+            down: one(stream, &self.down, count, expert)?,
+            gate_up_exponents: one(stream, &self.gate_up_exponents, count, expert)?,
+            down_exponents: one(stream, &self.down_exponents, count, expert)?,
+            bound: one(stream, &self.bounds, count, expert)?.into_iter().sum(),
         };
-        let packed = [read(&self.gate_up, words[0])?, read(&self.down, words[1])?];
         stream.synchronize()?;
         Ok(packed)
     }
 }
 
-impl Packer {
-    /// Loads the kernels and allocates the memory of one expert.
-    ///
-    /// # Errors
-    /// A bundle without these units, a shape that the layout does not hold, a failed allocation.
-    pub fn new(stream: &Stream, kernels: &Kernels, shape: Shape) -> Result<Self, GpuError> {
-        shape.weight_bytes()?;
-        let repack = |k: usize| {
-            let k = i64::try_from(k).unwrap_or(i64::MAX);
-            moe_repack::MoeRepack::load(kernels, moe_repack::Dims { k })
-        };
-        // All three matrices of an expert have as many values.
-        let values = shape.hidden * shape.width;
-        let staged = || {
-            let words = stream.cuda().alloc_zeros(values / 8).map_err(driver)?;
-            Ok::<_, GpuError>(Staged {
-                words,
-                scales: stream.cuda().alloc_zeros(values / 32).map_err(driver)?,
-            })
-        };
-        Ok(Self {
-            shape,
-            gate_up: repack(shape.hidden)?,
-            down: repack(shape.width)?,
-            first: staged()?,
-            second: staged()?,
-        })
-    }
-
-    /// Packs `expert` as number `index` of `experts`.
-    ///
-    /// # Errors
-    /// A number that is none of the layer's, matrices of another shape, a failed copy or launch.
-    pub fn pack(
-        &mut self,
-        stream: &Stream,
-        experts: &mut DeviceExperts,
-        index: usize,
-        expert: &Expert,
-    ) -> Result<(), GpuError> {
-        in_range(&self.shape, index)?;
-        let Shape { hidden, width, .. } = self.shape;
-        let same = |matrix: &'static str, found: &Int4Matrix, expected: [usize; 2]| {
-            let found = [found.rows(), found.cols()];
-            if found == expected {
-                Ok(())
-            } else {
-                Err(GpuError::Expert { expert: index, matrix, found, expected })
-            }
-        };
-        same("gate", &expert.gate, [width, hidden])?;
-        same("up", &expert.up, [width, hidden])?;
-        same("down", &expert.down, [hidden, width])?;
-        let [pair, down] = self.shape.expert_words()?;
-        self.first.hold(stream, &expert.gate)?;
-        self.second.hold(stream, &expert.up)?;
-        let place = experts.gate_up.slice_mut(index * pair..(index + 1) * pair);
-        let packed = TensorMut::new(stream, place, [pair])?;
-        launch(&self.gate_up, stream, [&self.first, &self.second], [width, hidden], 1, packed)?;
-        self.first.hold(stream, &expert.down)?;
-        let place = experts.down.slice_mut(index * down..(index + 1) * down);
-        let packed = TensorMut::new(stream, place, [down])?;
-        launch(&self.down, stream, [&self.first, &self.first], [hidden, width], 0, packed)
-    }
-}
-
-impl Staged {
-    fn hold(&mut self, stream: &Stream, matrix: &Int4Matrix) -> Result<(), GpuError> {
-        // Rows of a shard lie apart in the checkpoint.
-        let words: Vec<i32> = (0..matrix.rows()).flat_map(|row| matrix.words(row)).copied().collect();
-        let scales: Vec<bf16> = (0..matrix.rows()).flat_map(|row| matrix.scales(row)).copied().collect();
-        stream.cuda().memcpy_htod(&words, &mut self.words).map_err(driver)?;
-        Ok(stream.cuda().memcpy_htod(&scales, &mut self.scales).map_err(driver)?)
-    }
-}
-
-fn launch(
-    kernel: &moe_repack::MoeRepack,
+/// The part of expert `at` of `count` in `all`.
+fn one<T: DeviceRepr + Default + Clone>(
     stream: &Stream,
-    [first, second]: [&Staged; 2],
-    [rows, k]: [usize; 2],
-    paired: i32,
-    packed: TensorMut<'_, u32, 1>,
-) -> Result<(), GpuError> {
-    let args = moe_repack::Args {
-        first: TensorRef::new(stream, first.words.as_view(), [rows, k / 8])?,
-        first_scales: TensorRef::new(stream, first.scales.as_view(), [rows, k / 32])?,
-        second: TensorRef::new(stream, second.words.as_view(), [rows, k / 8])?,
-        second_scales: TensorRef::new(stream, second.scales.as_view(), [rows, k / 32])?,
-        paired,
-        packed,
-    };
-    kernel.launch(stream, Choice::Auto, args)?;
-    Ok(())
+    all: &CudaSlice<T>,
+    count: usize,
+    at: usize,
+) -> Result<Vec<T>, GpuError> {
+    let each = all.len() / count;
+    Ok(stream.cuda().clone_dtoh(&all.slice(at * each..(at + 1) * each)).map_err(driver)?)
 }
 
-fn in_range(shape: &Shape, expert: usize) -> Result<(), GpuError> {
+fn copy_within<T: DeviceRepr>(
+    stream: &Stream,
+    all: &mut CudaSlice<T>,
+    count: usize,
+    [from, to]: [usize; 2],
+) -> Result<(), GpuError> {
+    let each = all.len() / count;
+    // The driver copies between two arrays.
+    let source = stream.cuda().clone_dtod(&all.slice(from * each..(from + 1) * each)).map_err(driver)?;
+    let mut place = all.slice_mut(to * each..(to + 1) * each);
+    Ok(stream.cuda().memcpy_dtod(&source, &mut place).map_err(driver)?)
+}
+
+fn copy_between<T: DeviceRepr>(
+    stream: &Stream,
+    source: &CudaSlice<T>,
+    place: &mut CudaSlice<T>,
+    [of, to_of]: [usize; 2],
+    [from, to]: [usize; 2],
+) -> Result<(), GpuError> {
+    let (each, own) = (source.len() / of, place.len() / to_of);
+    let source = source.slice(from * each..(from + 1) * each);
+    let mut place = place.slice_mut(to * own..(to + 1) * own);
+    Ok(stream.cuda().memcpy_dtod(&source, &mut place).map_err(driver)?)
+}
+
+pub(super) fn in_range(shape: &Shape, expert: usize) -> Result<(), GpuError> {
     if expert < shape.experts {
         return Ok(());
     }

@@ -34,21 +34,22 @@ impl Wgmma {
     ) -> Result<(), GpuError> {
         let Shape { hidden, width, top_k, .. } = scratch.plan.shape;
         let (choices, held, lists) = (rows * top_k, experts.shape().experts, scratch.plan.lists());
+        let values = scratch.values.grouped()?;
         let gate_up = moe_gate_up_wgmma::Args {
             w: Int4Ref::new(stream, experts.gate_up.as_view(), [held, 2 * width, hidden])?,
-            x: TensorRef::new(stream, scratch.lifted.slice(..rows * hidden), [rows, hidden])?,
+            x: TensorRef::new(stream, values.lifted.slice(..rows * hidden), [rows, hidden])?,
             plan: TensorRef::new(stream, scratch.totals.slice(..2), [2])?,
             slabs: TensorRef::new(stream, scratch.entries.slice(..lists * 4), [lists, 4])?,
             rows: TensorRef::new(stream, scratch.rows.slice(..choices), [choices])?,
-            h: TensorMut::new(stream, scratch.hidden.slice_mut(..choices * width), [choices, width])?,
+            h: TensorMut::new(stream, values.hidden.slice_mut(..choices * width), [choices, width])?,
         };
         self.gate_up.launch(stream, Choice::Auto, gate_up)?;
         let down = moe_down_wgmma::Args {
             w: Int4Ref::new(stream, experts.down.as_view(), [held, hidden, width])?,
-            h: TensorRef::new(stream, scratch.hidden.slice(..choices * width), [choices, width])?,
+            h: TensorRef::new(stream, values.hidden.slice(..choices * width), [choices, width])?,
             plan: TensorRef::new(stream, scratch.totals.slice(..2), [2])?,
             slabs: TensorRef::new(stream, scratch.entries.slice(..lists * 4), [lists, 4])?,
-            parts: TensorMut::new(stream, scratch.parts.slice_mut(..choices * hidden), [choices, hidden])?,
+            parts: TensorMut::new(stream, values.parts.slice_mut(..choices * hidden), [choices, hidden])?,
         };
         self.down.launch(stream, Choice::Auto, down)?;
         Ok(())

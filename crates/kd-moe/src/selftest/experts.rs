@@ -1,6 +1,7 @@
 //! The experts' kernels against [`Experts::forward`](crate::Experts::forward), in every form.
 
 mod case;
+mod extremes;
 mod forms;
 mod layer;
 mod noise;
@@ -12,6 +13,7 @@ use kd_kernels::selftest::{Failure, Outcome, Random, units, verify};
 use kd_kernels::{Device, Kernels};
 
 use case::Case;
+pub(super) use extremes::check as check_extremes;
 pub(super) use forms::check as check_forms;
 use layer::Layer;
 pub(super) use replays::check as check_replays;
@@ -19,9 +21,16 @@ use routings::{PATTERNS, spread};
 
 /// A unit of every form: its only one, or the first product.
 fn forms(kernels: &Kernels) -> impl Iterator<Item = &Row> {
-    ["moe_few", "moe_gate_up", "moe_gate_up_many", "moe_gate_up_wgmma"]
-        .into_iter()
-        .flat_map(|family| units(kernels, family))
+    [
+        "moe_few",
+        "moe_gate_up",
+        "moe_gate_up_many",
+        "moe_gate_up_wgmma",
+        "moe_gate_up_folded",
+        "moe_gate_up_folded_wgmma",
+    ]
+    .into_iter()
+    .flat_map(|family| units(kernels, family))
 }
 
 /// Every form at `rows` rows that choose at random.

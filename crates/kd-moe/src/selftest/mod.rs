@@ -7,12 +7,13 @@ use kd_kernels::selftest::{Check, Failure, Outcome, run};
 use kd_kernels::{Device, Kernels};
 
 /// The checks of this crate by the name of what they cover.
-pub const CHECKS: [(&str, Check); 5] = [
+pub const CHECKS: [(&str, Check); 6] = [
     ("router", router::check),
     ("experts", experts::check),
     ("expert_routings", experts::check_routings),
     ("expert_replays", experts::check_replays),
     ("expert_forms", experts::check_forms),
+    ("expert_extremes", experts::check_extremes),
 ];
 
 /// Runs every check of this crate on the units that `kernels` has.

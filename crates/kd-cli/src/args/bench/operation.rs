@@ -7,7 +7,7 @@ use clap::builder::BoolishValueParser;
 use clap::{Args, ValueEnum};
 use kd_engine::MAX_NODES;
 use kd_moe::bench::RoutingKind;
-use kd_moe::gpu::MOST_ROWS;
+use kd_moe::gpu::{Arithmetic, MOST_ROWS};
 
 use super::OutArgs;
 use crate::UsageError;
@@ -81,6 +81,9 @@ pub(crate) struct BenchMoeArgs {
     /// On a GPU: how rows choose experts [default: uniform].
     #[arg(long, env = "KD_ROUTING", value_enum)]
     pub(crate) routing: Option<RoutingName>,
+    /// On a GPU: how products sum [default: both, the faster for each number of rows].
+    #[arg(long, env = "KD_ARITHMETIC", value_enum)]
+    pub(crate) arithmetic: Option<ArithmeticName>,
     /// On a GPU: times of other implementations to compare with, as {"name": {"rows": microseconds}}.
     #[arg(long, env = "KD_PEER_JSON", value_name = "FILE.json")]
     pub(crate) peer_json: Option<PathBuf>,
@@ -161,6 +164,24 @@ pub(crate) enum RoutingName {
     Skewed,
     /// A row keeps about half of the experts of the row before it.
     Correlated,
+}
+
+/// Names of [`Arithmetic`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ArithmeticName {
+    /// By groups of 32, over segments of K: what drafts are verified with.
+    Grouped,
+    /// With scales folded into the weights, straight through K: what prompts are read with.
+    Folded,
+}
+
+impl From<ArithmeticName> for Arithmetic {
+    fn from(name: ArithmeticName) -> Self {
+        match name {
+            ArithmeticName::Grouped => Self::Grouped,
+            ArithmeticName::Folded => Self::Folded,
+        }
+    }
 }
 
 impl From<RoutingName> for RoutingKind {

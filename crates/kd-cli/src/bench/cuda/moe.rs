@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use kd_moe::bench::{Options, Peer, ROWS, RoutingKind, peers, run as measure, shape, svg};
+use kd_moe::gpu::Arithmetic;
 
 use super::{Gpu, draw, machine};
 use crate::args::BenchMoeArgs;
@@ -30,7 +31,8 @@ pub(in crate::bench) fn run(args: &BenchMoeArgs, gpu: &Gpu, peers: &[Peer]) -> a
     }
     let rows = args.m.as_ref().map_or(ROWS.to_vec(), |rows| rows.iter().map(|rows| rows.get()).collect());
     let routing = args.routing.map_or(RoutingKind::Uniform, RoutingKind::from);
-    let options = Options { rows, routing, experts, replays: REPLAYS, seed: SEED };
+    let arithmetic = args.arithmetic.map(Arithmetic::from);
+    let options = Options { rows, routing, experts, arithmetic, replays: REPLAYS, seed: SEED };
     let report = measure(&gpu.device, &gpu.kernels, shape, &options)?;
     write!(stdout(), "{}", report.table(peers))?;
     let mut record =

@@ -18,6 +18,9 @@ const NAN_ROW: usize = 5;
 const PADDED_ROW: usize = 3;
 /// Elements behind each array of the scratch that must stay as they are.
 const GUARD: usize = 512;
+/// Bound of the error of a single row where few values between the products are large: three roundings to bf16 in a row, of sums that
+/// cancel. A factor that is wrong by one binade is a hundred times that.
+const EXTREME: f64 = 8e-3;
 
 /// One form of one layer with inputs.
 pub(super) struct Case {
@@ -31,6 +34,8 @@ pub(super) struct Case {
     /// The input rows that were computed on the CPU, and their results.
     compared: Vec<usize>,
     expected: Matrix,
+    /// Whether each row's error counts on its own.
+    each: bool,
 }
 
 pub(super) struct Memory {
@@ -48,13 +53,38 @@ impl Case {
         layer: Layer,
         form: Form,
         first_expert: usize,
+        random: Random,
+        ids: Vec<i32>,
+    ) -> Result<Self, Failure> {
+        Self::scaled(layer, form, first_expert, random, ids, |_, _| 1.0)
+    }
+
+    /// Rows of very different size, value by value `factor` times what others have, each of which must be right.
+    pub(super) fn extreme(
+        layer: Layer,
+        form: Form,
+        random: Random,
+        ids: Vec<i32>,
+        factor: fn(usize, usize) -> f32,
+    ) -> Result<Self, Failure> {
+        Ok(Self { each: true, ..Self::scaled(layer, form, 0, random, ids, factor)? })
+    }
+
+    fn scaled(
+        layer: Layer,
+        form: Form,
+        first_expert: usize,
         mut random: Random,
         mut ids: Vec<i32>,
+        factor: fn(usize, usize) -> f32,
     ) -> Result<Self, Failure> {
         let Shape { hidden, top_k, experts, .. } = layer.kernels.shape();
         let rows = ids.len() / top_k;
         let failed = |what: String| Failure::Wrong { unit: layer.unit.clone(), rows, what };
         let mut x = random.values(rows * hidden, 1.0);
+        for (i, value) in x.iter_mut().enumerate() {
+            *value = bf16::from_f32(value.to_f32() * factor(i / hidden, i % hidden));
+        }
         let weights: Vec<f32> = (0..ids.len()).map(|_| 0.35 * (1.0 + 0.5 * random.unit())).collect();
         if rows > NAN_ROW {
             x[NAN_ROW * hidden + hidden / 2] = bf16::NAN;
@@ -81,7 +111,7 @@ impl Case {
         };
         let pool = Pool::available().unwrap_or_else(|_| Pool::single());
         let expected = layer.experts.forward(&pool, chosen.view(), &routing);
-        Ok(Self { form, first_expert, x, ids, weights, compared, expected, layer })
+        Ok(Self { form, first_expert, x, ids, weights, compared, expected, each: false, layer })
     }
 }
 
@@ -143,7 +173,7 @@ impl Subject for Case {
 
     fn memory(&self, order: &[usize]) -> Result<Memory, KernelError> {
         let (stream, rows, shape) = (self.stream(), order.len(), self.layer.kernels.shape());
-        let plan = Plan::new(shape, rows).map_err(kernel_error)?;
+        let plan = Plan::new(shape, rows, self.form.arithmetic()).map_err(kernel_error)?;
         Ok(Memory {
             rows,
             x: upload(stream, &gather(&self.x, shape.hidden, order))?,
@@ -190,11 +220,21 @@ impl Subject for Case {
             }
             let Some(at) = at else { continue };
             rounded += self.own_choices(*input) * self.layer.kernels.shape().width;
+            let (mut own_error, mut own_norm) = (0.0f64, 0.0f64);
             for (value, expected) in values.iter().zip(self.expected.row(at)) {
                 let (value, expected) = (f64::from(value.to_f32()), f64::from(*expected));
-                error += (value - expected).powi(2);
-                norm += expected.powi(2);
+                own_error += (value - expected).powi(2);
+                own_norm += expected.powi(2);
             }
+            if self.each && own_error > own_norm * EXTREME * EXTREME {
+                let relative = (own_error / own_norm).sqrt();
+                return Err(format!("relative error {relative:.2e} of row {place}, over {EXTREME:.2e}"));
+            }
+            error += own_error;
+            norm += own_norm;
+        }
+        if self.each {
+            return Ok(if norm > 0.0 { (error / norm).sqrt() / EXTREME } else { 0.0 });
         }
         let relative = if norm > 0.0 { (error / norm).sqrt() } else { 0.0 };
         if norm == 0.0 && error > 0.0 {

@@ -4,9 +4,9 @@ use half::bf16;
 use kd_kernels::bundle::Row;
 use kd_kernels::selftest::{Failure, Random, units};
 use kd_kernels::{Device, Kernels, Stream};
-use kd_tensor::Int4Matrix;
+use kd_tensor::{Int4Matrix, ShapeError};
 
-use crate::gpu::{DeviceExperts, ExpertKernels, Form, GpuError, Packer, Shape, layout};
+use crate::gpu::{DeviceExperts, ExpertKernels, Form, GpuError, Packed, Packer, Shape};
 use crate::{Expert, Experts};
 
 /// Different experts; the others of a layer are their copies.
@@ -23,6 +23,17 @@ pub(super) struct Layer {
 
 impl Layer {
     pub(super) fn new(device: &Device, kernels: &Kernels, row: &Row, seed: u64) -> Result<Self, Failure> {
+        Self::of(device, kernels, row, seed, expert)
+    }
+
+    /// A layer of experts that `make` makes.
+    pub(super) fn of(
+        device: &Device,
+        kernels: &Kernels,
+        row: &Row,
+        seed: u64,
+        make: fn(&mut Random, &Shape) -> Result<Expert, ShapeError>,
+    ) -> Result<Self, Failure> {
         let failed = |what: String| Failure::Wrong { unit: row.unit.clone(), rows: 0, what };
         let gpu = |error: GpuError| failed(error.to_string());
         let (stream, mut random) = (device.stream()?, Random::new(seed));
@@ -34,16 +45,15 @@ impl Layer {
             top_k: group.dim("T")?.1,
         };
         let distinct = DISTINCT.min(shape.experts);
-        let experts = (0..distinct).map(|_| expert(&mut random, &shape)).collect::<Result<Vec<_>, _>>();
+        let experts = (0..distinct).map(|_| make(&mut random, &shape)).collect::<Result<Vec<_>, _>>();
         let experts = experts.map_err(|error| failed(error.to_string()))?;
         let mut packed = DeviceExperts::new(&stream, shape).map_err(gpu)?;
         let mut packer = Packer::new(&stream, kernels, shape).map_err(gpu)?;
         for (index, expert) in experts.iter().enumerate() {
             packer.pack(&stream, &mut packed, index, expert).map_err(gpu)?;
             let found = packed.read(&stream, index).map_err(gpu)?;
-            let pair = layout::pack_gate_up(&expert.gate, &expert.up).map_err(|e| failed(e.to_string()))?;
-            let down = layout::pack_down(&expert.down).map_err(|e| failed(e.to_string()))?;
-            if found != [pair, down] {
+            let expected = Packed::of(expert).map_err(|error| failed(error.to_string()))?;
+            if found != expected {
                 return Err(failed(format!("expert {index} was packed differently on the device")));
             }
         }
@@ -61,9 +71,10 @@ impl Layer {
 
     /// The form whose first product is `row`, where the second has it too.
     pub(super) fn form(&self, row: &Row) -> Option<Form> {
-        // Slabs of 48 rows have a variant of another name where the width asks for it.
+        // Where the width asks for it, variants have another name than their form.
         match row.family.as_str() {
             "moe_gate_up_many" if row.variant != Form::Middle.name() => return Some(Form::Many),
+            "moe_gate_up_folded" if row.variant != Form::FoldedMiddle.name() => return Some(Form::Folded),
             "moe_gate_up_wgmma" => return self.kernels.has(Form::Wgmma).then_some(Form::Wgmma),
             _ => {}
         }
@@ -72,7 +83,7 @@ impl Layer {
 }
 
 /// An expert whose products neither vanish nor grow.
-pub(super) fn expert(random: &mut Random, shape: &Shape) -> Result<Expert, kd_tensor::ShapeError> {
+pub(super) fn expert(random: &mut Random, shape: &Shape) -> Result<Expert, ShapeError> {
     let mut matrix = |rows: usize, cols: usize| {
         let words: Vec<i32> = (0..rows * cols / 8).map(|_| random.bits() as i32).collect();
         let scale = 0.25 / (cols as f32).sqrt();
