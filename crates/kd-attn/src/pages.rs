@@ -1,5 +1,7 @@
 //! Paged caches of committed tokens.
 
+use std::ops::Range;
+
 use bytemuck::allocation::try_zeroed_vec;
 use kd_tensor::Matrix;
 use thiserror::Error;
@@ -101,6 +103,25 @@ impl PagedCache {
         &self.data[self.offset(layer, table, position)..][..self.width]
     }
 
+    /// The vectors at all of `positions`, in order.
+    ///
+    /// # Panics
+    /// If the table or the cache does not reach that far.
+    pub fn tokens<'a>(
+        &'a self,
+        layer: usize,
+        table: &'a [PageId],
+        positions: Range<usize>,
+    ) -> impl Iterator<Item = &'a [f32]> {
+        let pages = positions.start / PAGE_TOKENS..positions.end.div_ceil(PAGE_TOKENS);
+        pages.flat_map(move |page| {
+            let first = page * PAGE_TOKENS;
+            let own = positions.start.max(first)..positions.end.min(first + PAGE_TOKENS);
+            let start = self.offset(layer, table, own.start);
+            self.data[start..start + own.len() * self.width].chunks_exact(self.width)
+        })
+    }
+
     /// The vector at `position`, to be written.
     ///
     /// # Panics
@@ -127,6 +148,25 @@ impl PagedCache {
         for layer in 0..self.layers {
             let start = self.offset(layer, &[page], 0);
             self.data[start..start + PAGE_TOKENS * self.width].fill(value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_those_at_their_positions() {
+        let mut cache = PagedCache::new(2, 4, 3);
+        let table = [PageId(2), PageId(0), PageId(3)];
+        for position in 0..3 * PAGE_TOKENS {
+            cache.token_mut(1, &table, position).fill(position as f32);
+        }
+        for range in [0..0, 5..5, 0..1, 3..64, 63..66, 0..192, 64..64, 100..150] {
+            let tokens: Vec<&[f32]> = cache.tokens(1, &table, range.clone()).collect();
+            let each: Vec<&[f32]> = range.map(|position| cache.token(1, &table, position)).collect();
+            assert_eq!(tokens, each);
         }
     }
 }

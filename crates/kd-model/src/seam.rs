@@ -9,7 +9,7 @@ use kd_tensor::{Collective, CollectiveError, Matrix, Pool};
 /// Bytes of weights that the caches of a machine may hold.
 const CACHED: usize = 32 << 20;
 /// Rows a thread that repay reading all weights: with fewer, a multiply-add waits for its weight.
-const ROWS: usize = 8;
+const ROWS: usize = 4;
 /// Rows that a part with dear rows may be left with.
 const FEWEST: usize = ROWS / 2;
 /// What the dearest part may cost of what a part costs on average, which the others wait for.
