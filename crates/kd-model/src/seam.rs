@@ -8,8 +8,8 @@ use kd_tensor::{Collective, CollectiveError, Matrix, Pool};
 
 /// Bytes of weights that the caches of a machine may hold.
 const CACHED: usize = 32 << 20;
-/// Rows a thread that repay reading all weights: with fewer, threads wait longer for weights than they would for each other.
-const ROWS: usize = 4;
+/// Rows a thread that repay reading all weights: with fewer, a multiply-add waits for its weight.
+const ROWS: usize = 8;
 /// Rows that a part with dear rows may be left with.
 const FEWEST: usize = ROWS / 2;
 /// What the dearest part may cost of what a part costs on average, which the others wait for.
@@ -111,8 +111,7 @@ mod tests {
     fn few_rows_and_weights_from_memory_are_not_cut() {
         assert_eq!(parts(2, CACHED, &[100; 16]), [0..8, 8..16]);
         assert_eq!(parts(4, CACHED, &[100; 32]), [0..8, 8..16, 16..24, 24..32]);
-        assert_eq!(parts(2, CACHED, &[100; 9]), [0..5, 5..9]);
-        assert_eq!(parts(2, CACHED, &[100; 7]), whole(7));
+        assert_eq!(parts(2, CACHED, &[100; 15]), whole(15));
         assert_eq!(parts(2, CACHED + 1, &[100; 16]), whole(16));
         assert_eq!(parts(1, CACHED, &[100; 64]), whole(64));
     }

@@ -286,8 +286,8 @@ mod tests {
                 .len()
         };
         for committed in [0, 100, 1900] {
-            assert_eq!([1, 9, 17, 33].map(|rows| parts(2, committed, rows)), [1, 2, 2, 2], "{committed}");
-            assert_eq!([9, 17, 33].map(|rows| parts(4, committed, rows)), [1, 4, 4], "{committed}");
+            assert_eq!([1, 9, 17, 33].map(|rows| parts(2, committed, rows)), [1, 1, 2, 2], "{committed}");
+            assert_eq!([17, 33].map(|rows| parts(4, committed, rows)), [1, 4], "{committed}");
         }
     }
 
