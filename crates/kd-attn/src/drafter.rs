@@ -1,7 +1,7 @@
 //! The drafter's attention: grouped-query attention of a block over committed context and the block itself.
 
 use kd_tensor::ops::{self, exponentials};
-use kd_tensor::{Matrix, Pool, RowList, mix, multiply_rows};
+use kd_tensor::{Matrix, Pool, RowList, mix_new, multiply_rows};
 
 use crate::{PageId, PagedCache};
 
@@ -33,6 +33,11 @@ impl GqaConfig {
     /// The same of a cached token.
     pub fn cache_width(&self) -> usize {
         2 * self.cached_heads * self.head_dim
+    }
+
+    /// A key or value head of a row.
+    fn head<'a>(&self, row: &'a [f32], head: usize) -> &'a [f32] {
+        &row[head * self.head_dim..][..self.head_dim]
     }
 
     /// Values of a row's query heads that use one kv head.
@@ -74,7 +79,7 @@ pub fn attend_block(
 ) -> Matrix {
     let BlockPass { own, segments, context, layer } = *pass;
     let block = own.rows() / segments.len().max(1);
-    let mut out = Matrix::zeros(queries.rows(), queries.cols());
+    let mut out = Matrix::unwritten(queries.rows(), queries.cols());
     let mut rows = out.iter_rows_mut();
     let mut tasks = Vec::new();
     let (mut row, end) = (first, first + queries.rows());
@@ -101,9 +106,10 @@ pub fn attend_block(
         let context_rows = context.tokens(layer, segment.pages, cached);
         let context_rows = context_rows.rows();
         let part = |cached_head: usize, own_head: usize| -> Vec<&[f32]> {
-            let cached = context_rows.iter().map(|&row| (row, cached_head));
-            let own = (0..=newest).map(|j| (own.row(row - k + j), own_head));
-            cached.chain(own).map(|(row, head)| &row[head * config.head_dim..][..config.head_dim]).collect()
+            let mut rows = Vec::with_capacity(context_rows.len() + newest + 1);
+            rows.extend(context_rows.iter().map(|row| config.head(row, cached_head)));
+            rows.extend((0..=newest).map(|j| config.head(own.row(row - k + j), own_head)));
+            rows
         };
         let keys = part(config.first_cached + kv, kv);
         let values = part(config.cached_heads + config.first_cached + kv, config.kv_heads + kv);
@@ -121,9 +127,9 @@ fn attend_heads(dim: usize, queries: &[&[f32]], keys: &[&[f32]], values: &[&[f32
     let scale = 1.0 / (dim as f32).sqrt();
     let mut scores = Matrix::unwritten(queries.len(), keys.len());
     multiply_rows(&RowList(keys), 0, queries, &mut scores.iter_rows_mut().collect::<Vec<_>>());
-    let sums: Vec<f32> = scores.iter_rows_mut().map(|row| exponentials(row, scale)).collect();
+    let sums = exponentials(&mut scores.iter_rows_mut().collect::<Vec<_>>(), scale);
     let mut heads: Vec<&mut [f32]> = out.into_iter().flat_map(|out| out.chunks_exact_mut(dim)).collect();
-    mix(&scores.iter_rows().collect::<Vec<_>>(), &RowList(values), &mut heads);
+    mix_new(&scores.iter_rows().collect::<Vec<_>>(), &RowList(values), &mut heads);
     for (out, sum) in heads.into_iter().zip(sums) {
         ops::scale(out, 1.0 / sum);
     }

@@ -5,7 +5,7 @@
 //! `q_nope · (K_h c) = (K_hᵀ q_nope) · c` and `Σ p (V_h c) = V_h Σ p c`.
 
 use kd_tensor::{
-    Bf16Matrix, Matrix, Pool, RowList, View, linear, linears, mix, multiply_rows, ops, task_count,
+    Bf16Matrix, Matrix, Pool, RowList, View, linear, linears, mix, mix_new, multiply_rows, ops, task_count,
 };
 
 use crate::batch::{Span, spans};
@@ -281,7 +281,7 @@ impl Mla {
         let heads = task.out.first().map_or(0, |out| out.len() / value);
         let x: Vec<&[f32]> = (task.x..task.x + task.out.len()).map(|row| x.row(row)).collect();
         let queries = self.queries(&x, &task, rope);
-        let mut mixed = Matrix::zeros(queries.rows(), latent);
+        let mut mixed = Matrix::unwritten(queries.rows(), latent);
         self.attend(&queries, latents, &task, &mut mixed.iter_rows_mut().collect::<Vec<_>>());
         for h in 0..heads {
             let mixed: Vec<&[f32]> = mixed.iter_rows().skip(h).step_by(heads).collect();
@@ -300,7 +300,7 @@ impl Mla {
         let mut q = Matrix::unwritten(x.len(), heads * width);
         let (QueryProjection::Direct(w) | QueryProjection::LowRank { b: w, .. }) = &self.query;
         multiply_rows(w, task.head * width, x, &mut q.iter_rows_mut().collect::<Vec<_>>());
-        let mut absorbed = Matrix::zeros(x.len() * heads, self.config.cache_width());
+        let mut absorbed = Matrix::unwritten(x.len() * heads, self.config.cache_width());
         for (row, (q, absorbed)) in q
             .iter_rows_mut()
             .zip(absorbed.data_mut().chunks_mut(heads * self.config.cache_width()))
@@ -317,7 +317,7 @@ impl Mla {
             let q: Vec<&[f32]> = q.iter_rows().map(|q| &q[h * width..][..nope]).collect();
             let absorbed = absorbed.iter_rows_mut().skip(h).step_by(heads);
             let mut absorbed: Vec<&mut [f32]> = absorbed.map(|row| &mut row[..latent]).collect();
-            mix(&q, &self.key_up[task.head + h], &mut absorbed);
+            mix_new(&q, &self.key_up[task.head + h], &mut absorbed);
         }
         absorbed
     }
@@ -341,7 +341,7 @@ impl Mla {
         // Scores with all rows of the pass at once, also those that a row does not see, cost less than row by row.
         let mut passed = Matrix::unwritten(queries.len(), pass.len());
         multiply_rows(&RowList(&pass), 0, &queries, &mut passed.iter_rows_mut().collect::<Vec<_>>());
-        let mut sums = Vec::with_capacity(queries.len());
+        let mut seen_scores: Vec<&mut [f32]> = Vec::with_capacity(queries.len());
         for ((own, passed), scores) in own
             .iter()
             .zip(passed.data().chunks(heads * pass.len()))
@@ -350,11 +350,12 @@ impl Mla {
             for (scores, passed) in scores.chunks_mut(longest).zip(passed.chunks(pass.len())) {
                 let scores = &mut scores[..known + own.len()];
                 scores[known..].iter_mut().zip(own).for_each(|(score, &v)| *score = passed[v]);
-                sums.push(ops::exponentials(scores, softmax_scale));
+                seen_scores.push(scores);
             }
         }
+        let sums = ops::exponentials(&mut seen_scores, softmax_scale);
         let shared: Vec<&[f32]> = scores.iter_rows().map(|s| &s[..known]).collect();
-        mix(&shared, &RowList(committed), out_heads);
+        mix_new(&shared, &RowList(committed), out_heads);
         let (mut seen, mut rest) = (Vec::with_capacity(longest - known), Vec::with_capacity(heads));
         for ((own, out), scores) in
             own.iter().zip(out_heads.chunks_mut(heads)).zip(scores.data().chunks(heads * longest))

@@ -171,11 +171,16 @@ impl PagedCache {
     /// If the table or the cache does not reach that far.
     pub fn tokens(&self, layer: usize, table: &[PageId], positions: Range<usize>) -> Tokens<'_> {
         match &self.values {
-            Values::F32(values) => Tokens::Stored(
-                positions
-                    .map(|position| &values[self.index(layer, table, position) * self.width..][..self.width])
-                    .collect(),
-            ),
+            Values::F32(values) => {
+                let mut vectors = Vec::with_capacity(positions.len());
+                for page in positions.start / PAGE_TOKENS..positions.end.div_ceil(PAGE_TOKENS) {
+                    let first = page * PAGE_TOKENS;
+                    let own = positions.start.max(first)..positions.end.min(first + PAGE_TOKENS);
+                    let start = self.index(layer, table, own.start) * self.width;
+                    vectors.extend(values[start..][..own.len() * self.width].chunks_exact(self.width));
+                }
+                Tokens::Stored(vectors)
+            }
             Values::Fp8(entry, bytes) => {
                 let mut vectors = Matrix::unwritten(positions.len(), self.width);
                 for (vector, position) in vectors.iter_rows_mut().zip(positions) {
@@ -241,4 +246,23 @@ fn zeroed<T: bytemuck::Zeroable>(
     }
     let elements = [pages, PAGE_TOKENS, width].into_iter().try_fold(layers, usize::checked_mul);
     try_zeroed_vec(elements.ok_or_else(too_large)?).map_err(|()| too_large())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_those_at_their_positions() {
+        let mut cache = PagedCache::new(2, 4, 3);
+        let table = [PageId(2), PageId(0), PageId(3)];
+        for position in 0..3 * PAGE_TOKENS {
+            cache.write(1, &table, position, &[position as f32; 3]);
+        }
+        for range in [0..0, 5..5, 0..1, 3..64, 63..66, 0..192, 64..64, 100..150] {
+            let tokens = cache.tokens(1, &table, range.clone());
+            let expected: Vec<[f32; 3]> = range.map(|position| [position as f32; 3]).collect();
+            assert_eq!(tokens.rows(), expected.iter().map(<[f32; 3]>::as_slice).collect::<Vec<_>>());
+        }
+    }
 }

@@ -121,23 +121,27 @@ impl RowShard {
 
     fn scan_with(logits: &[f32], first_token: u32, k: usize, sum: impl Fn(&[f32], f32) -> f64) -> RowShard {
         let k = k.min(logits.len());
+        // As many logits as k are no smaller than the k-th largest of the blocks' maxima, so few blocks hold a candidate.
+        const BLOCK: usize = 32;
+        let maxima: Vec<f32> = logits.chunks(BLOCK).map(largest).collect();
+        let max = largest(&maxima);
+        let mut ranked: Vec<u32> = maxima.iter().map(|&max| to_ordered(max)).collect();
+        let mut threshold = f32::NEG_INFINITY;
+        if (1..=ranked.len()).contains(&k) {
+            threshold = from_ordered(*ranked.select_nth_unstable_by(k - 1, |a, b| b.cmp(a)).1).next_down();
+        }
         // Candidates gather in twice the room and are halved when it is full: O(vocab) in all. Later equals of
         // the threshold have higher ids and lose; NaN and -inf never exceed it.
-        let room = 2 * k.max(32);
+        let room = 2 * k.max(BLOCK);
         let mut best = Vec::with_capacity(room.min(logits.len()));
-        let mut threshold = f32::NEG_INFINITY;
-        let mut max = f32::NEG_INFINITY;
-        // Few blocks hold anything above the threshold, and their maxima are found several logits at a time.
-        const BLOCK: u32 = 32;
-        for (first, block) in
-            (first_token..=u32::MAX).step_by(BLOCK as usize).zip(logits.chunks(BLOCK as usize))
+        for ((first, block), &most) in
+            (first_token..=u32::MAX).step_by(BLOCK).zip(logits.chunks(BLOCK)).zip(&maxima)
         {
-            if !exceeds(block, threshold) {
+            if most <= threshold {
                 continue;
             }
             for (token, &logit) in (first..=u32::MAX).zip(block) {
                 if logit > threshold {
-                    max = max.max(logit);
                     best.push(pack(logit, token));
                     if best.len() == room {
                         threshold = keep_best(&mut best, k).unwrap_or(max);
@@ -191,17 +195,17 @@ fn exp_sum(logits: &[f32], max: f32) -> f64 {
     sums.iter().sum()
 }
 
-/// Whether a logit is above the threshold; NaN never is.
-fn exceeds(block: &[f32], threshold: f32) -> bool {
-    // Maxima of four lanes, which the compiler keeps in one register: a single one would wait for itself at each logit.
-    let mut most = [f32::NEG_INFINITY; 4];
-    let (fours, rest) = block.as_chunks::<4>();
-    for four in fours {
-        for (most, &x) in most.iter_mut().zip(four) {
+/// The largest of the logits that are not NaN; minus infinity if there is none.
+fn largest(logits: &[f32]) -> f32 {
+    // Maxima of sixteen lanes, which the compiler keeps in registers: a single one would wait for itself at each logit.
+    let mut most = [f32::NEG_INFINITY; 16];
+    let (lines, rest) = logits.as_chunks::<16>();
+    for line in lines {
+        for (most, &x) in most.iter_mut().zip(line) {
             *most = if x > *most { x } else { *most };
         }
     }
-    most.iter().chain(rest).any(|&x| x > threshold)
+    most.iter().chain(rest).fold(f32::NEG_INFINITY, |most, &x| if x > most { x } else { most })
 }
 
 /// Cuts the list to its `k` largest entries and returns the smallest logit kept.

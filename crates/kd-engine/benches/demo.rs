@@ -4,7 +4,8 @@
 //! the peak rate of the instruction and the weight bytes that it must at least touch ÷ the read bandwidth over a working set
 //! of that size, both measured in the same run. Only rows that the round has are counted, every expert once a row for
 //! operations and as few experts as one row needs for bytes; norms, softmax, sampling and tree building count nothing.
-//! Threads: `KD_THREADS`, default 2. `KD_JSON=FILE` writes every sample. `KD_ONLY=tree16` repeats one mode for a profiler.
+//! Threads: `KD_THREADS`, default 2. `KD_JSON=FILE` writes every sample. `KD_ONLY=tree16` repeats one mode for a profiler. `KD_DEMO`: the pair's folder, where
+//! it is not this repository's.
 
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -145,7 +146,8 @@ fn main() {
     let threads = std::env::var("KD_THREADS").ok().and_then(|t| t.parse().ok());
     let threads = threads.or(NonZeroUsize::new(2)).expect("two is not zero");
     let pool = || Pool::new(threads).expect("threads start");
-    let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/demo");
+    let demo = std::env::var_os("KD_DEMO")
+        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/demo"), Into::into);
     let tokenizer = Tokenizer::from_dir(demo.join("target")).expect("the demo tokenizer");
     let models = Models {
         target: Arc::new(Target::load(&demo.join("target")).expect("the demo target")),

@@ -24,8 +24,13 @@ impl Moe {
     pub fn forward(&self, pool: &Pool, x: View<'_>) -> (Matrix, Routing) {
         let inputs = self.router.inputs(x);
         let mut shared = self.shared.as_ref().map(|shared| (shared, shared.hidden(x.rows())));
-        let (mut routing, mut digits) = (None, None);
-        let mut tasks: Vec<Task<'_>> = vec![Box::new(|| routing = Some(self.router.choose(&inputs)))];
+        let (mut chosen, mut digits) = (None, None);
+        let choose = || {
+            let routing = self.router.choose(&inputs);
+            let groups = Groups::new(&routing, self.experts.0.len());
+            chosen = Some((routing, groups));
+        };
+        let mut tasks: Vec<Task<'_>> = vec![Box::new(choose)];
         if let Some((shared, hidden)) = &mut shared {
             // Half as wide as alone, to go round the choice of experts, which one thread makes.
             let block = block_width(pool, shared.gate.rows(), x.rows(), 2 * shared.gate.cols());
@@ -33,8 +38,9 @@ impl Moe {
         }
         tasks.push(Box::new(|| digits = Some(self.experts.inputs(x))));
         pool.run(tasks);
-        let (Some(routing), Some(digits)) = (routing, digits) else { unreachable!("every task has run") };
-        let groups = Groups::new(&routing, self.experts.0.len());
+        let (Some((routing, groups)), Some(digits)) = (chosen, digits) else {
+            unreachable!("every task has run")
+        };
         let hidden = self.experts.first_half(pool, &digits, &groups);
         let shared = shared.as_ref().map(|(shared, hidden)| (&shared.down, hidden));
         let y = self.experts.down_with(pool, x.rows(), &hidden, &routing, &groups, shared);

@@ -82,9 +82,14 @@ impl Router {
         let RouterConfig { top_k, .. } = self.config;
         let mut ids = Vec::with_capacity(scores.rows() * top_k);
         let mut weights = Vec::with_capacity(scores.rows() * top_k);
-        let mut chosen = Vec::with_capacity(top_k);
+        let (mut best, mut chosen) = (Vec::with_capacity(top_k), Vec::with_capacity(top_k));
         for row in scores.iter_rows() {
-            top_into(&self.choice_scores(row).0, top_k, &mut chosen);
+            match self.config.groups {
+                ..=1 => top_into(row.iter().zip(&self.bias).map(|(s, b)| s + b), top_k, &mut best),
+                _ => top_into(self.choice_scores(row).0.into_iter(), top_k, &mut best),
+            }
+            chosen.clear();
+            chosen.extend(best.iter().map(|&entry| index_of(entry)));
             chosen.sort_unstable();
             let sum: f32 = chosen.iter().map(|&e| row[e]).sum();
             let divisor = if self.config.normalize { sum + 1e-20 } else { 1.0 };
@@ -132,29 +137,37 @@ fn lead(values: &[f32], k: usize) -> f32 {
 /// Indices of the `k` largest values, best first; ties to the lower index, NaN below everything.
 fn top(values: &[f32], k: usize) -> Vec<usize> {
     let mut best = Vec::with_capacity(k);
-    top_into(values, k, &mut best);
-    best
+    top_into(values.iter().copied(), k, &mut best);
+    best.into_iter().map(index_of).collect()
 }
 
-/// As [`top`], in place of what `best` held.
-fn top_into(values: &[f32], k: usize, best: &mut Vec<usize>) {
-    let key = |i: usize| if values[i].is_nan() { f32::NEG_INFINITY } else { values[i] };
-    let beats = |i: usize, other: usize| key(i).total_cmp(&key(other)).is_gt();
+/// As [`top`], in place of what `best` held: each as one number that is larger the better it is ([`index_of`]).
+fn top_into(values: impl Iterator<Item = f32>, k: usize, best: &mut Vec<u64>) {
     best.clear();
-    for i in 0..values.len() {
+    for (value, index) in values.zip(0u32..) {
+        let value = if value.is_nan() { f32::NEG_INFINITY } else { value };
+        // The order of the bits is that of `total_cmp` once those of negative numbers are turned over.
+        let bits = value.to_bits();
+        let ordered = bits ^ (((bits as i32 >> 31) as u32) | 1 << 31);
+        let entry = u64::from(ordered) << 32 | u64::from(!index);
         if best.len() < k {
-            best.push(i);
-        } else if best.last().is_some_and(|&last| beats(i, last)) {
-            best[k - 1] = i;
+            best.push(entry);
+        } else if best.last().is_some_and(|&last| entry > last) {
+            best[k - 1] = entry;
         } else {
             continue;
         }
         let mut place = best.len() - 1;
-        while place > 0 && beats(i, best[place - 1]) {
+        while place > 0 && best[place - 1] < entry {
             best.swap(place, place - 1);
             place -= 1;
         }
     }
+}
+
+/// Whose value the entry is.
+fn index_of(entry: u64) -> usize {
+    !(entry as u32) as usize
 }
 
 #[cfg(test)]

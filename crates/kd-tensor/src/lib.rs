@@ -30,5 +30,5 @@ pub use linear::{
 pub use matrix::{Bf16Matrix, Matrix, ShapeError, View};
 pub use pool::{Pool, Task};
 pub use ranks::{Alone, Collective, CollectiveError};
-pub use simd::{InputPart, Inputs, dot, mix};
+pub use simd::{InputPart, Inputs, dot, mix, mix_new};
 pub use storage::Storage;

@@ -2,9 +2,9 @@
 
 use thiserror::Error;
 
-use crate::simd::scale_by;
 pub use crate::simd::{add_scaled, exp_sum, exponentials, scale, silu_mul};
-use crate::{Bf16Matrix, Matrix, dot};
+use crate::simd::{rms_norms, rms_norms_in_place};
+use crate::{Bf16Matrix, Matrix};
 
 /// A token id outside the embedding table.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -46,26 +46,29 @@ pub fn embed_part(part: &Bf16Matrix, first: usize, ids: &[u32]) -> Matrix {
 ///
 /// Zhang and Sennrich, *Root Mean Square Layer Normalization*, eq. 4.
 pub fn rms_norm(x: &[f32], gain: &[f32], eps: f32, out: &mut [f32]) {
-    out.copy_from_slice(x);
-    rms_norm_in_place(out, gain, eps);
+    assert_eq!(
+        (x.len(), out.len()),
+        (gain.len(), gain.len()),
+        "lengths of the row, the result and the gains"
+    );
+    rms_norms(x, gain, eps, out);
 }
 
-/// [`rms_norm`] that overwrites its input.
+/// [`rms_norm`] of each `gain.len()` elements, in place of `x`.
+///
+/// # Panics
+/// If `x` is no whole number of them.
 pub fn rms_norm_in_place(x: &mut [f32], gain: &[f32], eps: f32) {
-    scale_by(x, inverse_rms(x, eps), gain);
+    assert!(x.len().is_multiple_of(gain.len()), "{} elements and {} gains", x.len(), gain.len());
+    rms_norms_in_place(x, gain, eps);
 }
 
 /// [`rms_norm`] of every row.
 pub fn rms_norm_rows(x: &Matrix, gain: &[f32], eps: f32) -> Matrix {
+    assert_eq!(x.cols(), gain.len(), "columns and gains");
     let mut out = Matrix::unwritten(x.rows(), x.cols());
-    for (out, x) in out.iter_rows_mut().zip(x.iter_rows()) {
-        rms_norm(x, gain, eps, out);
-    }
+    rms_norms(x.data(), gain, eps, out.data_mut());
     out
-}
-
-fn inverse_rms(x: &[f32], eps: f32) -> f32 {
-    1.0 / (dot(x, x) / x.len() as f32 + eps).sqrt()
 }
 
 /// `y += x` element by element.

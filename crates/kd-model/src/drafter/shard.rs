@@ -88,8 +88,8 @@ impl Shard {
 
     fn norm_and_rotate(&self, heads: &mut Matrix, gain: &[f32], rope: &RopeTable, first: usize) {
         for (row, heads) in heads.iter_rows_mut().enumerate() {
+            rms_norm_in_place(heads, gain, self.eps);
             for head in heads.chunks_exact_mut(gain.len()) {
-                rms_norm_in_place(head, gain, self.eps);
                 rope.rotate_half_split(first + row, head);
             }
         }

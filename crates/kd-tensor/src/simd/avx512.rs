@@ -188,6 +188,11 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
+    fn largest(self, v: __m512) -> f32 {
+        instructions!(_mm512_reduce_max_ps(v))
+    }
+
+    #[inline(always)]
     fn prefetch(self, memory: *const Words) {
         self.0.prefetch(memory);
     }

@@ -15,67 +15,64 @@ impl Kernel for Dot<'_> {
 
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) -> f32 {
-        let len = self.0.len().min(self.1.len());
-        let ((a, a_rest), (b, b_rest)) = (self.0[..len].as_chunks(), self.1[..len].as_chunks());
-        let mut sum = lanes.splat(0.0);
-        for (a, b) in a.iter().zip(b) {
-            sum = lanes.mul_add(lanes.load(a), lanes.load(b), sum);
-        }
-        sum = lanes.mul_add(lanes.load(&padded(a_rest)), lanes.load(&padded(b_rest)), sum);
-        joined(lanes, sum)
+        product_sum(lanes, self.0, self.1)
     }
 }
 
-/// Replaces scores by `e^(scale · score − max)`, `max` the largest `scale · score`, and returns their sum. A NaN score makes the sum NaN, so the row ends as an
-/// error and not as a plausible value. What a score turns into, and the sum, depend on the values and their places alone.
-pub fn exponentials(scores: &mut [f32], scale: f32) -> f32 {
-    Level::best().run(Exponentials(scores, scale))
+#[inline(always)]
+fn product_sum<L: Lanes>(lanes: L, a: &[f32], b: &[f32]) -> f32 {
+    let len = a.len().min(b.len());
+    let ((a, a_rest), (b, b_rest)) = (a[..len].as_chunks(), b[..len].as_chunks());
+    let mut sum = lanes.splat(0.0);
+    for (a, b) in a.iter().zip(b) {
+        sum = lanes.mul_add(lanes.load(a), lanes.load(b), sum);
+    }
+    sum = lanes.mul_add(lanes.load(&padded(a_rest)), lanes.load(&padded(b_rest)), sum);
+    joined(lanes, sum)
 }
 
-pub(super) struct Exponentials<'a>(pub(super) &'a mut [f32], pub(super) f32);
+/// Replaces the scores of each row by `e^(scale · score − max)`, `max` the largest `scale · score` of the row, and returns the rows' sums. A NaN score makes the
+/// sum NaN, so the row ends as an error and not as a plausible value. What a score turns into, and the sum, depend on the values of the row and their places alone.
+pub fn exponentials(rows: &mut [&mut [f32]], scale: f32) -> Vec<f32> {
+    let mut sums = vec![0.0; rows.len()];
+    Level::best().run(Exponentials { rows, scale, sums: &mut sums });
+    sums
+}
 
-impl Kernel for Exponentials<'_> {
-    type Output = f32;
+/// Several rows, as one by itself waits for its maximum and for its own sum.
+pub(super) struct Exponentials<'a, 'r> {
+    pub(super) rows: &'a mut [&'r mut [f32]],
+    pub(super) scale: f32,
+    pub(super) sums: &'a mut [f32],
+}
+
+impl Kernel for Exponentials<'_, '_> {
+    type Output = ();
 
     #[inline(always)]
-    fn run<L: Lanes>(self, lanes: L) -> f32 {
-        let scale = lanes.splat(self.1);
-        let mut highest = lanes.splat(f32::NEG_INFINITY);
-        let (chunks, rest) = self.0.as_chunks_mut::<LANES>();
-        for chunk in &mut *chunks {
-            let scaled = lanes.mul(lanes.load(chunk), scale);
-            lanes.store(scaled, chunk);
-            highest = lanes.max(scaled, highest);
-        }
-        let edge = lanes.mul(lanes.load_part(rest, f32::NEG_INFINITY), scale);
-        let max = lanes.splat(largest(lanes, lanes.max(edge, highest)));
-        let mut sum = lanes.splat(0.0);
-        for chunk in chunks {
-            let e = exp(lanes, lanes.sub(lanes.load(chunk), max));
-            lanes.store(e, chunk);
-            sum = lanes.add(sum, e);
-        }
-        if !rest.is_empty() {
-            lanes.store_part(exp(lanes, lanes.sub(edge, max)), rest);
-            sum = lanes.add(sum, lanes.load_part(rest, 0.0));
-        }
-        joined(lanes, sum)
-    }
-}
-
-/// The largest lane that is not NaN.
-#[inline(always)]
-fn largest<L: Lanes>(lanes: L, v: L::V) -> f32 {
-    let mut most = [0.0; LANES];
-    lanes.store(v, &mut most);
-    let mut width = LANES;
-    while width > 1 {
-        width /= 2;
-        for i in 0..width {
-            most[i] = if most[i + width] > most[i] { most[i + width] } else { most[i] };
+    fn run<L: Lanes>(self, lanes: L) {
+        let scale = lanes.splat(self.scale);
+        for (row, total) in self.rows.iter_mut().zip(self.sums) {
+            let mut highest = lanes.splat(f32::NEG_INFINITY);
+            let (chunks, rest) = row.as_chunks_mut::<LANES>();
+            for chunk in &*chunks {
+                highest = lanes.max(lanes.mul(lanes.load(chunk), scale), highest);
+            }
+            let edge = lanes.mul(lanes.load_part(rest, f32::NEG_INFINITY), scale);
+            let max = lanes.splat(lanes.largest(lanes.max(edge, highest)));
+            let mut sum = lanes.splat(0.0);
+            for chunk in chunks {
+                let e = exp(lanes, lanes.sub(lanes.mul(lanes.load(chunk), scale), max));
+                lanes.store(e, chunk);
+                sum = lanes.add(sum, e);
+            }
+            if !rest.is_empty() {
+                lanes.store_part(exp(lanes, lanes.sub(edge, max)), rest);
+                sum = lanes.add(sum, lanes.load_part(rest, 0.0));
+            }
+            *total = joined(lanes, sum);
         }
     }
-    most[0]
 }
 
 /// `Σ e^(x − max)` over all `x` that are not NaN, none above `max`, which is finite.
@@ -169,17 +166,44 @@ pub fn scale(x: &mut [f32], scale: f32) {
     Level::best().run(Scale(x, scale));
 }
 
-/// `x = x · scale · gain` element by element over the shorter of the two.
-pub(crate) fn scale_by(x: &mut [f32], scale: f32, gain: &[f32]) {
-    struct ScaleBy<'a>(&'a mut [f32], f32, &'a [f32]);
-    impl Kernel for ScaleBy<'_> {
+/// `out = x / sqrt(mean(x²) + eps) · gain` for each `gain.len()` elements of `x`: all rows in one call, as one by itself waits for its sum.
+pub(crate) fn rms_norms(x: &[f32], gain: &[f32], eps: f32, out: &mut [f32]) {
+    struct RmsNorms<'a>(&'a [f32], &'a [f32], f32, &'a mut [f32]);
+    impl Kernel for RmsNorms<'_> {
         type Output = ();
         #[inline(always)]
-        fn run<L: Lanes>(self, _: L) {
-            self.0.iter_mut().zip(self.2).for_each(|(x, gain)| *x = *x * self.1 * gain);
+        fn run<L: Lanes>(self, lanes: L) {
+            let Self(x, gain, eps, out) = self;
+            let width = gain.len().max(1);
+            for (x, out) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
+                let scale = inverse_rms(lanes, x, eps);
+                out.iter_mut().zip(x).zip(gain).for_each(|((out, x), gain)| *out = *x * scale * gain);
+            }
         }
     }
-    Level::best().run(ScaleBy(x, scale, gain));
+    Level::best().run(RmsNorms(x, gain, eps, out));
+}
+
+/// As [`rms_norms`] in place of `x`.
+pub(crate) fn rms_norms_in_place(x: &mut [f32], gain: &[f32], eps: f32) {
+    struct RmsNorms<'a>(&'a mut [f32], &'a [f32], f32);
+    impl Kernel for RmsNorms<'_> {
+        type Output = ();
+        #[inline(always)]
+        fn run<L: Lanes>(self, lanes: L) {
+            let Self(x, gain, eps) = self;
+            for x in x.chunks_exact_mut(gain.len().max(1)) {
+                let scale = inverse_rms(lanes, x, eps);
+                x.iter_mut().zip(gain).for_each(|(x, gain)| *x = *x * scale * gain);
+            }
+        }
+    }
+    Level::best().run(RmsNorms(x, gain, eps));
+}
+
+#[inline(always)]
+fn inverse_rms<L: Lanes>(lanes: L, x: &[f32], eps: f32) -> f32 {
+    1.0 / (product_sum(lanes, x, x) / x.len() as f32 + eps).sqrt()
 }
 
 /// `e^x` to within two units in the last place; below −87.3 and above 88 as there. NaN stays NaN.

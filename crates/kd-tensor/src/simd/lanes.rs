@@ -86,6 +86,20 @@ pub trait Lanes: Copy {
     fn close(self, sums: [Self::Sums; 3], start: i32) -> Self::V;
     /// The sums over the lanes of four vectors, each in the order of [`join`].
     fn join4(self, v: [Self::V; 4]) -> [f32; 4];
+    /// The largest lane; none is NaN.
+    #[inline(always)]
+    fn largest(self, v: Self::V) -> f32 {
+        let mut most = [0.0; LANES];
+        self.store(v, &mut most);
+        let mut width = LANES;
+        while width > 1 {
+            width /= 2;
+            for i in 0..width {
+                most[i] = if most[i + width] > most[i] { most[i + width] } else { most[i] };
+            }
+        }
+        most[0]
+    }
     /// Asks for memory that will soon be read. Any address will do.
     fn prefetch(self, memory: *const Words);
 }

@@ -12,6 +12,15 @@ struct Mix<'a, 'o, W: ?Sized> {
     coefficients: &'a [&'a [f32]],
     w: &'a W,
     out: &'a mut [&'o mut [f32]],
+    start: Start,
+}
+
+/// What a sum begins with.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Start {
+    Zero,
+    /// What the result holds.
+    Out,
 }
 
 /// `out[m][c] += Σ_j coefficients[m][j] · w[j][c]`, in order of `j`, so that a sum may be continued by another call.
@@ -24,7 +33,18 @@ pub fn mix<W>(coefficients: &[&[f32]], w: &W, out: &mut [&mut [f32]])
 where
     W: PlainRows + ?Sized,
 {
-    mix_at(Level::best(), coefficients, w, out);
+    mix_at(Level::best(), coefficients, w, out, Start::Out);
+}
+
+/// `out[m][c] = Σ_j coefficients[m][j] · w[j][c]`: as [`mix`] of zeros, whatever `out` holds.
+///
+/// # Panics
+/// As [`mix`].
+pub fn mix_new<W>(coefficients: &[&[f32]], w: &W, out: &mut [&mut [f32]])
+where
+    W: PlainRows + ?Sized,
+{
+    mix_at(Level::best(), coefficients, w, out, Start::Zero);
 }
 
 pub(super) fn mix_at<W: PlainRows + ?Sized>(
@@ -32,15 +52,19 @@ pub(super) fn mix_at<W: PlainRows + ?Sized>(
     coefficients: &[&[f32]],
     w: &W,
     out: &mut [&mut [f32]],
+    start: Start,
 ) {
     assert_eq!(coefficients.len(), out.len(), "rows of coefficients and of the result");
     assert!(coefficients.iter().all(|a| a.len() == w.rows()), "coefficients and rows to mix");
     if w.rows() == 0 {
+        if start == Start::Zero {
+            out.iter_mut().for_each(|row| row.fill(0.0));
+        }
         return;
     }
     let width = out.first().map_or(0, |row| row.len());
     assert!(out.iter().all(|row| row.len() == width) && width <= w.cols(), "columns of the result");
-    level.run(Mix { coefficients, w, out });
+    level.run(Mix { coefficients, w, out, start });
 }
 
 impl<W: PlainRows + ?Sized> Kernel for Mix<'_, '_, W> {
@@ -54,12 +78,12 @@ impl<W: PlainRows + ?Sized> Kernel for Mix<'_, '_, W> {
             // Chunks of about one height: a low one would wait for its own sums.
             let count = (self.out.len() - done).div_ceil(chunks - chunk);
             let a = &self.coefficients[done..done + count];
-            let (w, out) = (self.w, &mut self.out[done..done + count]);
+            let (w, out, start) = (self.w, &mut self.out[done..done + count], self.start);
             macro_rules! strip {
                 ($($rows:literal)*) => {
                     match count {
-                        $($rows if widest >= $rows => lanes.apart(Strip::<W, $rows> { a, w, out }),)*
-                        _ => lanes.apart(Strip::<W, 1> { a, w, out }),
+                        $($rows if widest >= $rows => lanes.apart(Strip::<W, $rows> { a, w, out, start }),)*
+                        _ => lanes.apart(Strip::<W, 1> { a, w, out, start }),
                     }
                 };
             }
@@ -74,6 +98,7 @@ struct Strip<'a, 'o, W: ?Sized, const N: usize> {
     a: &'a [&'a [f32]],
     w: &'a W,
     out: &'a mut [&'o mut [f32]],
+    start: Start,
 }
 
 impl<W: PlainRows + ?Sized, const N: usize> Kernel for Strip<'_, '_, W, N> {
@@ -81,7 +106,7 @@ impl<W: PlainRows + ?Sized, const N: usize> Kernel for Strip<'_, '_, W, N> {
 
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) {
-        mix_rows::<L, W, N>(lanes, self.a, self.w, self.out);
+        mix_rows::<L, W, N>(lanes, self.a, self.w, self.out, self.start);
     }
 }
 
@@ -92,6 +117,7 @@ fn mix_rows<L: Lanes, W: PlainRows + ?Sized, const N: usize>(
     a: &[&[f32]],
     w: &W,
     out: &mut [&mut [f32]],
+    begin: Start,
 ) {
     let mut coefficients: [&[f32]; N] = [&[]; N];
     for (to, a) in coefficients.iter_mut().zip(a) {
@@ -100,22 +126,24 @@ fn mix_rows<L: Lanes, W: PlainRows + ?Sized, const N: usize>(
     let (width, mut start) = (out[0].len(), 0);
     // Few rows by themselves wait for their own sums, so they take several chunks at a time.
     while N <= 2 && L::VECTORS >= 32 && start + 4 * CHUNK <= width {
-        whole::<L, W, N, 4>(lanes, coefficients, w, out, start / CHUNK);
+        whole::<L, W, N, 4>(lanes, coefficients, w, out, start / CHUNK, begin);
         start += 4 * CHUNK;
     }
     while N <= 5 && L::VECTORS >= 32 && start + 2 * CHUNK <= width {
-        whole::<L, W, N, 2>(lanes, coefficients, w, out, start / CHUNK);
+        whole::<L, W, N, 2>(lanes, coefficients, w, out, start / CHUNK, begin);
         start += 2 * CHUNK;
     }
     while start + CHUNK <= width {
-        whole::<L, W, N, 1>(lanes, coefficients, w, out, start / CHUNK);
+        whole::<L, W, N, 1>(lanes, coefficients, w, out, start / CHUNK, begin);
         start += CHUNK;
     }
     if start < width {
         let mut edges = [[[0.0; LANES]; 2]; N];
         let mut sums = [[[lanes.splat(0.0); 2]; 1]; N];
         for m in 0..N {
-            edges[m].as_flattened_mut()[..width - start].copy_from_slice(&out[m][start..]);
+            if begin == Start::Out {
+                edges[m].as_flattened_mut()[..width - start].copy_from_slice(&out[m][start..]);
+            }
             sums[m][0] = [lanes.load(&edges[m][0]), lanes.load(&edges[m][1])];
         }
         if start + CHUNK <= w.cols() {
@@ -143,12 +171,15 @@ fn whole<L: Lanes, W: PlainRows + ?Sized, const N: usize, const P: usize>(
     w: &W,
     out: &mut [&mut [f32]],
     first: usize,
+    begin: Start,
 ) {
     let mut sums = [[[lanes.splat(0.0); 2]; P]; N];
-    for m in 0..N {
-        let chunks = &pairs(out[m])[first..first + P];
-        for p in 0..P {
-            sums[m][p] = [lanes.load(&chunks[p][0]), lanes.load(&chunks[p][1])];
+    if begin == Start::Out {
+        for m in 0..N {
+            let chunks = &pairs(out[m])[first..first + P];
+            for p in 0..P {
+                sums[m][p] = [lanes.load(&chunks[p][0]), lanes.load(&chunks[p][1])];
+            }
         }
     }
     let row = |j| {

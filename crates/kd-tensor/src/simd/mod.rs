@@ -27,13 +27,13 @@ mod tiles;
 use std::sync::OnceLock;
 
 pub(crate) use dots::dots;
-pub(crate) use elementwise::scale_by;
 pub use elementwise::{add_scaled, dot, exp_sum, exponentials, scale, silu_mul};
+pub(crate) use elementwise::{rms_norms, rms_norms_in_place};
 pub(crate) use inputs::Rows;
 pub use inputs::{InputPart, Inputs};
 use lanes::{Lanes, Portable};
 pub(crate) use limits::{multiply_adds, read_all};
-pub use mix::mix;
+pub use mix::{mix, mix_new};
 pub(crate) use product::product;
 pub(crate) use rows::PlainRow;
 pub(crate) use tiles::{CodeTiles, DenseTiles, LANES};

@@ -3,7 +3,7 @@
 use half::bf16;
 
 use super::elementwise::{Exponentials, SiluMul};
-use super::mix::mix_at;
+use super::mix::{Start, mix_at};
 use super::*;
 use crate::{Bf16Matrix, Int4Matrix, RowList, WeightRows};
 
@@ -141,16 +141,23 @@ fn mixtures_do_not_depend_on_their_neighbours_and_can_be_continued() {
                     // In two calls: the rows so far, then the rest.
                     let half = count / 2;
                     let (first, second) = (w.slice_rows(0..half), w.slice_rows(half..count));
-                    mix_at(level, &[&a[..half]], &first, &mut [&mut out]);
-                    mix_at(level, &[&a[half..]], &second, &mut [&mut out]);
+                    mix_at(level, &[&a[..half]], &first, &mut [&mut out], Start::Out);
+                    mix_at(level, &[&a[half..]], &second, &mut [&mut out], Start::Out);
                     out
                 })
                 .collect();
             for m in (1..=13).chain([17, 25]) {
-                let mut out = vec![vec![0.25; width]; m];
-                mix_at(level, &a[..m], &w, &mut out.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>());
-                for (out, alone) in out.iter().zip(&alone) {
+                let mixed = |value, start| {
+                    let mut out = vec![vec![value; width]; m];
+                    let mut rows: Vec<&mut [f32]> = out.iter_mut().map(Vec::as_mut_slice).collect();
+                    mix_at(level, &a[..m], &w, &mut rows, start);
+                    out
+                };
+                for (out, alone) in mixed(0.25, Start::Out).iter().zip(&alone) {
                     assert_eq!(bits(out), bits(alone), "{level:?}, {m} rows");
+                }
+                for (new, out) in mixed(f32::NAN, Start::Zero).iter().zip(mixed(0.0, Start::Out)) {
+                    assert_eq!(bits(new), bits(&out), "{level:?}, {m} new rows");
                 }
             }
             for (a, alone) in a.iter().zip(&alone) {
@@ -167,22 +174,28 @@ fn mixtures_do_not_depend_on_their_neighbours_and_can_be_continued() {
 #[test]
 fn exponentials_are_right_at_every_level_and_place() {
     for level in Level::available() {
-        for len in [1, 15, 16, 17, 100] {
-            let scores: Vec<f32> = numbers(3, len).iter().map(|x| x * 30.0).collect();
+        let lengths = [1, 15, 16, 17, 100];
+        let scores: Vec<Vec<f32>> =
+            lengths.map(|len| numbers(3, len).iter().map(|x| x * 30.0).collect()).into();
+        let (mut got, mut sums) = (scores.clone(), [0.0; 5]);
+        let rows = &mut got.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>();
+        level.run(Exponentials { rows, scale: 0.5, sums: &mut sums });
+        for ((scores, got), sum) in scores.iter().zip(&got).zip(sums) {
             let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-            let mut got = scores.clone();
-            let sum = level.run(Exponentials(&mut got, 1.0));
             let mut total = 0.0;
-            for (&score, &got) in scores.iter().zip(&got) {
-                let want = f64::from(score - max).exp();
+            for (&score, &got) in scores.iter().zip(got) {
+                let want = f64::from(0.5 * score - 0.5 * max).exp();
                 assert!((f64::from(got) / want - 1.0).abs() < 2.5e-7, "{level:?}: e^{}", score - max);
                 total += want;
             }
             assert!((f64::from(sum) / total - 1.0).abs() < 1e-6, "{level:?}");
         }
-        let mut scores = numbers(1, 20);
+        let (mut scores, mut whole) = (numbers(1, 20), numbers(1, 20));
         scores[17] = f32::NAN;
-        assert!(level.run(Exponentials(&mut scores, 1.0)).is_nan(), "{level:?}: NaN must not be dropped");
+        let rows = &mut [&mut scores[..], &mut whole];
+        level.run(Exponentials { rows, scale: 1.0, sums: &mut sums });
+        assert!(sums[0].is_nan(), "{level:?}: NaN must not be dropped");
+        assert!(sums[1].is_finite(), "{level:?}: NaN stays in its row");
     }
 }
 
