@@ -6,7 +6,7 @@ use std::ops::Range;
 use half::bf16;
 
 use super::digits::DigitRow;
-use super::lanes::{Digits, LANES, Lanes, Words, dword};
+use super::lanes::{Digits, LANES, Lanes, Words};
 use super::product::Tiles;
 use super::tiles::CodeTiles;
 use crate::int4::GROUP;
@@ -62,8 +62,10 @@ impl Tiles for CodeTiles {
             // After the last groups of these tiles come the first of the next.
             let next = if g + AHEAD < count { 0 } else { (R - 1) * count };
             let mut parts = [[lanes.open(0); R]; C];
+            let mut group = [&digits[0][g]; C];
             for c in 0..C {
-                parts[c] = [lanes.open(digits[c][g].start); R];
+                group[c] = &digits[c][g];
+                parts[c] = [lanes.open(group[c].start); R];
             }
             // All products of a column before those of the next: none waits for the one before it.
             macro_rules! each {
@@ -75,19 +77,23 @@ impl Tiles for CodeTiles {
                         (low[r], high[r]) = lanes.codes(&words[r][g][$i]);
                     }
                     for c in 0..C {
-                        for d in 0..3 {
-                            let x = dword(&digits[c][g].bytes[d], 2 * $i);
-                            for r in 0..R {
-                                parts[c][r][d] = lanes.code_products(parts[c][r][d], low[r], x);
-                            }
+                        for r in 0..R {
+                            let [a, b, d] = parts[c][r];
+                            parts[c][r] = [
+                                lanes.code_products::<0, { 2 * $i }>(a, low[r], group[c]),
+                                lanes.code_products::<1, { 2 * $i }>(b, low[r], group[c]),
+                                lanes.code_products::<2, { 2 * $i }>(d, low[r], group[c]),
+                            ];
                         }
                     }
                     for c in 0..C {
-                        for d in 0..3 {
-                            let x = dword(&digits[c][g].bytes[d], 2 * $i + 1);
-                            for r in 0..R {
-                                parts[c][r][d] = lanes.code_products(parts[c][r][d], high[r], x);
-                            }
+                        for r in 0..R {
+                            let [a, b, d] = parts[c][r];
+                            parts[c][r] = [
+                                lanes.code_products::<0, { 2 * $i + 1 }>(a, high[r], group[c]),
+                                lanes.code_products::<1, { 2 * $i + 1 }>(b, high[r], group[c]),
+                                lanes.code_products::<2, { 2 * $i + 1 }>(d, high[r], group[c]),
+                            ];
                         }
                     }
                 })*};
@@ -97,7 +103,7 @@ impl Tiles for CodeTiles {
                 lanes.prefetch(scales[r].as_ptr().wrapping_add(g + 4 * AHEAD).cast());
                 let scale = lanes.widen(&scales[r][g]);
                 for c in 0..C {
-                    let part = lanes.close(parts[c][r], digits[c][g].start);
+                    let part = lanes.close(parts[c][r], group[c].start);
                     sums[c][r] = lanes.mul_add(part, scale, sums[c][r]);
                 }
             }
