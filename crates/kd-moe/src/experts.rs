@@ -29,6 +29,13 @@ pub struct Hidden(Inputs<'static>);
 /// The rows of a group, columns from where on, where they go, and where whole rows go as the last products take them.
 type FirstHalf<'g, 'o, 'p> = (Group<'g>, usize, Vec<&'o mut [f32]>, Option<InputPart<'p>>);
 
+/// Writes all rows of `inputs`, some on each thread.
+fn write_all(pool: &Pool, inputs: &mut Inputs<'static>, rows: &[&[f32]]) {
+    let shares: Vec<&[&[f32]]> = rows.chunks(rows.len().div_ceil(pool.threads()).max(1)).collect();
+    let parts = inputs.parts(shares.iter().map(|rows| rows.len()));
+    pool.for_each(parts.into_iter().zip(shares).collect(), |(part, rows)| part.write(rows));
+}
+
 /// The routed experts of one layer, all of one shape.
 #[derive(Debug, Clone)]
 pub struct Experts(pub Vec<Expert>);
@@ -43,14 +50,13 @@ impl Experts {
 
     /// `silu(gate x) · up x` for each assignment, in the groups' order: `[assignments, width]`.
     pub fn gate_up(&self, pool: &Pool, x: View<'_>, groups: &Groups) -> Hidden {
-        self.first_half(pool, &self.inputs(x), groups)
+        self.first_half(pool, &self.inputs(pool, x), groups)
     }
 
     /// Rows `x` as the first products take them.
-    pub(crate) fn inputs(&self, x: View<'_>) -> Inputs<'static> {
+    pub(crate) fn inputs(&self, pool: &Pool, x: View<'_>) -> Inputs<'static> {
         let mut inputs = Inputs::int4(x.rows(), x.cols());
-        let rows: Vec<&[f32]> = (0..x.rows()).map(|row| x.row(row)).collect();
-        inputs.parts(std::iter::once(x.rows())).into_iter().for_each(|part| part.write(&rows));
+        write_all(pool, &mut inputs, &(0..x.rows()).map(|row| x.row(row)).collect::<Vec<_>>());
         inputs
     }
 
@@ -63,8 +69,10 @@ impl Experts {
         let mut rows = hidden.iter_rows_mut();
         // An expert is only cut if there are too few for all threads.
         let weights = 2 * width * first.gate.cols();
+        let distinct = groups.distinct().max(1);
         let cuts = task_count(pool, groups.rows_each(), weights)
-            .min((8 * pool.threads()).div_ceil(groups.distinct().max(1)));
+            .min((8 * pool.threads()).div_ceil(distinct))
+            .max(task_count(pool, groups.rows_each(), weights * distinct) / distinct);
         let block = width.div_ceil(cuts).next_multiple_of(TILE);
         let mut tasks: Vec<FirstHalf<'_, '_, '_>> = Vec::with_capacity(groups.distinct() * cuts);
         let parts = ready.parts(groups.iter().map(|group| group.rows.len()));
@@ -93,8 +101,7 @@ impl Experts {
             }
         });
         if block < width {
-            let rows: Vec<&[f32]> = hidden.iter_rows().collect();
-            ready.parts(std::iter::once(rows.len())).into_iter().for_each(|part| part.write(&rows));
+            write_all(pool, &mut ready, &hidden.iter_rows().collect::<Vec<_>>());
         }
         Hidden(ready)
     }

@@ -9,6 +9,8 @@ use crate::{Bf16Matrix, Matrix, Pool, View};
 const TASK: usize = 1 << 17;
 /// Multiply-adds from which a thread's share is cut, so that one that falls behind is helped: some tens of microseconds.
 const SHARE: usize = 1 << 21;
+/// Multiply-adds from which it is cut further, as one thread may be slower than another all along: some hundreds of microseconds.
+const LONG: usize = 1 << 25;
 /// Multiply-adds that take as long as to read a weight.
 const READ: usize = 4;
 
@@ -124,10 +126,11 @@ pub fn multiply_rows(w: &impl WeightRows, start: usize, x: &[&[f32]], out: &mut 
 }
 
 /// Tasks into which `pool` should divide products of `rows` rows with so many weights: one, one for each thread, or up to
-/// four.
+/// four, of long ones up to sixteen.
 pub fn task_count(pool: &Pool, rows: usize, weights: usize) -> usize {
     let (work, threads) = ((rows + READ) * weights, pool.threads());
     let tasks = (work / TASK).min(threads).max((work / SHARE).min(4 * threads));
+    let tasks = tasks.max((work / LONG).min(16 * threads));
     if tasks > 1 { tasks.next_multiple_of(threads) } else { 1 }
 }
 

@@ -13,10 +13,14 @@ use crate::int4::GROUP;
 
 /// Groups that are asked for ahead of their use.
 const AHEAD: usize = 8;
+/// Scales of groups that are asked for ahead of their use: eight lines, as many as of a group's codes in two.
+const SCALES_AHEAD: usize = 16;
 
 impl Tiles for CodeTiles {
     type Row<'x> = DigitRow<'x>;
     const STEP: usize = GROUP;
+    /// Whole rows: digits come from the second-level cache as fast as they are used, and sums never wait in memory.
+    const PART: usize = usize::MAX;
 
     fn steps(&self) -> usize {
         self.groups
@@ -59,8 +63,10 @@ impl Tiles for CodeTiles {
         }
         let mut g = 0;
         while g < count {
-            // After the last groups of these tiles come the first of the next.
-            let next = if g + AHEAD < count { 0 } else { (R - 1) * count };
+            // After the last groups of these tiles come the same of the next.
+            let ahead =
+                |groups: usize| g + groups + if g + groups < count { 0 } else { R * self.groups - count };
+            let (codes_ahead, scales_ahead) = (ahead(AHEAD), ahead(SCALES_AHEAD));
             let mut parts = [[lanes.open(0); R]; C];
             let mut group = [&digits[0][g]; C];
             for c in 0..C {
@@ -73,7 +79,7 @@ impl Tiles for CodeTiles {
                     let mut low = [lanes.codes(&words[0][g][$i]).0; R];
                     let mut high = low;
                     for r in 0..R {
-                        lanes.prefetch(words[r].as_ptr().cast::<Words>().wrapping_add(4 * (g + AHEAD + next) + $i));
+                        lanes.prefetch(words[r].as_ptr().cast::<Words>().wrapping_add(4 * codes_ahead + $i));
                         (low[r], high[r]) = lanes.codes(&words[r][g][$i]);
                     }
                     for c in 0..C {
@@ -100,7 +106,7 @@ impl Tiles for CodeTiles {
             }
             each!(0 1 2 3);
             for r in 0..R {
-                lanes.prefetch(scales[r].as_ptr().wrapping_add(g + 4 * AHEAD).cast());
+                lanes.prefetch(scales[r].as_ptr().wrapping_add(scales_ahead).cast());
                 let scale = lanes.widen(&scales[r][g]);
                 for c in 0..C {
                     let part = lanes.close(parts[c][r], group[c].start);
