@@ -155,3 +155,56 @@ impl Experts {
         y
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+
+    use half::bf16;
+    use kd_tensor::{linear, linears};
+
+    use super::*;
+
+    fn noise(seed: usize, i: usize) -> u32 {
+        ((seed << 20 | i) as u32).wrapping_mul(2_654_435_761).rotate_left(13)
+    }
+
+    fn weight(rows: usize, cols: usize, seed: usize) -> Int4Matrix {
+        let words: Vec<i32> = (0..rows * cols / 8).map(|i| noise(seed, i) as i32).collect();
+        let scale = |i| bf16::from_f32(0.01 + 0.001 * (i % 7) as f32);
+        Int4Matrix::new(rows, cols, words, (0..rows * cols / 32).map(scale).collect::<Vec<_>>()).unwrap()
+    }
+
+    /// Design §5a, where outputs and rows are cut between threads: the bits of one product after the other.
+    #[test]
+    fn a_layer_has_the_bits_of_its_single_products_on_any_number_of_threads() {
+        let (hidden, width, rows) = (256, 128, 40);
+        let expert = |e: usize| Expert {
+            gate: weight(width, hidden, 3 * e),
+            up: weight(width, hidden, 3 * e + 1),
+            down: weight(hidden, width, 3 * e + 2),
+        };
+        let experts = Experts((0..3).map(expert).collect());
+        let values = (0..rows * hidden).map(|i| noise(9, i) as f32 * 2f32.powi(-31) - 1.0).collect();
+        let x = Matrix::from_vec(rows, hidden, values).unwrap();
+        let routing = Routing {
+            top_k: 2,
+            ids: (0..rows).flat_map(|m| [[0, 1], [1, 2], [0, 2]][m % 3]).collect(),
+            weights: (0..2 * rows).map(|i| 0.25 + i as f32 / 100.0).collect(),
+            scores: Matrix::zeros(rows, 3),
+        };
+        let (single, mut want) = (Pool::single(), Matrix::zeros(rows, hidden));
+        for (e, expert) in experts.0.iter().enumerate() {
+            let [mut gate, up] = linears(&single, x.view(), [&expert.gate, &expert.up]);
+            gate.iter_rows_mut().zip(up.iter_rows()).for_each(|(gate, up)| silu_mul(gate, up));
+            let y = linear(&single, gate.view(), &expert.down);
+            for slot in (0..2 * rows).filter(|&slot| routing.ids[slot] == e as u32) {
+                add_scaled(want.row_mut(slot / 2), routing.weights[slot], y.row(slot / 2));
+            }
+        }
+        for threads in 1..=4 {
+            let pool = Pool::new(NonZeroUsize::new(threads).unwrap()).unwrap();
+            assert_eq!(experts.forward(&pool, x.view(), &routing), want, "{threads} threads");
+        }
+    }
+}

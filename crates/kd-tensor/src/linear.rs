@@ -183,6 +183,17 @@ mod tests {
 
     use super::*;
 
+    /// A thread that is slower than another all along needs something that it can leave to it; short tasks cost more than that.
+    #[test]
+    fn long_operations_are_cut_into_more_tasks_than_short_ones() {
+        let pool = Pool::new(NonZeroUsize::new(2).unwrap()).unwrap();
+        for (rows, weights, tasks) in
+            [(1, 1 << 10, 1), (17, 4352 * 256, 8), (1, 8 * 2048 * 7168, 18), (33, 8 * 2048 * 7168, 32)]
+        {
+            assert_eq!(task_count(&pool, rows, weights), tasks, "{rows} rows, {weights} weights");
+        }
+    }
+
     /// Design §5a, and wide enough that the columns are split.
     #[test]
     fn a_product_is_bitwise_the_same_on_any_number_of_threads() {
