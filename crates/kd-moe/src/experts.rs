@@ -204,7 +204,7 @@ mod tests {
         }
         for threads in 1..=4 {
             let pool = Pool::new(NonZeroUsize::new(threads).unwrap()).unwrap();
-            assert_eq!(experts.forward(&pool, x.view(), &routing), want, "{threads} threads");
+            assert!(experts.forward(&pool, x.view(), &routing) == want, "{threads} threads");
         }
     }
 }
