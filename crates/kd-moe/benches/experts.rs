@@ -3,7 +3,8 @@
 //! Eight experts, each with M rows: `gate_up` is [2 · 2048, 7168] an expert, `down` [7168, 2048]. The floor of an operation
 //! is the larger of its weight bytes ÷ the read bandwidth and its multiply-adds ÷ the peak rate of the instruction, both
 //! measured in the same run, the peak again beside every operation because clocks move. Three layers take turns, so that
-//! weights come from memory. Threads: `KD_THREADS`, default 2. `KD_JSON=FILE` writes every sample.
+//! weights come from memory. Threads: `KD_THREADS`, default 2; seconds for each M: `KD_SECONDS`, default 3. `KD_JSON=FILE`
+//! writes every sample.
 
 use std::hint::black_box;
 use std::num::NonZeroUsize;
@@ -54,14 +55,23 @@ struct Samples {
     work: usize,
     bytes: usize,
     seconds: Vec<f64>,
-    peak: f64,
+    /// Multiply-adds a second, a look beside every run.
+    peaks: Vec<f64>,
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
 }
 
 impl Samples {
     fn median(&self) -> f64 {
-        let mut sorted = self.seconds.clone();
-        sorted.sort_by(f64::total_cmp);
-        sorted[sorted.len() / 2]
+        median(&self.seconds)
+    }
+
+    fn peak(&self) -> f64 {
+        self.peaks.iter().copied().fold(0.0, f64::max)
     }
 
     fn fastest(&self) -> f64 {
@@ -70,7 +80,7 @@ impl Samples {
 
     /// Seconds, and whether the bandwidth sets them.
     fn floor(&self, bandwidth: f64) -> (f64, bool) {
-        let (read, compute) = (self.bytes as f64 / bandwidth, self.work as f64 / self.peak);
+        let (read, compute) = (self.bytes as f64 / bandwidth, self.work as f64 / self.peak());
         (read.max(compute), read > compute)
     }
 }
@@ -95,7 +105,7 @@ fn measure(pool: &Pool, layers: &[Experts], rows: usize, budget: f64) -> [Sample
         work: matrices * rows * size,
         bytes: matrices * size * 9 / 16,
         seconds: Vec::new(),
-        peak: 0.0,
+        peaks: Vec::new(),
     };
     let mut both = [samples("gate_up", 2), samples("down", 1)];
     // The first product of a weight puts it in order.
@@ -112,7 +122,7 @@ fn measure(pool: &Pool, layers: &[Experts], rows: usize, budget: f64) -> [Sample
         black_box(layer.down(pool, rows, &hidden, &routing, &groups));
         both[1].seconds.push(start.elapsed().as_secs_f64());
         let peak = machine::peak(pool, 20);
-        both.iter_mut().for_each(|s| s.peak = s.peak.max(peak));
+        both.iter_mut().for_each(|s| s.peaks.push(peak));
     }
     both
 }
@@ -120,12 +130,13 @@ fn measure(pool: &Pool, layers: &[Experts], rows: usize, budget: f64) -> [Sample
 fn main() {
     let threads = std::env::var("KD_THREADS").ok().and_then(|t| t.parse().ok());
     let threads = threads.or(NonZeroUsize::new(2)).expect("two is not zero");
+    let seconds = std::env::var("KD_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(3.0);
     let pool = Pool::new(threads).expect("threads start");
     let layers: Vec<Experts> = (0..LAYERS as u32).map(|l| layer(1000 * l)).collect();
     let bandwidth = machine::bandwidth(&pool, 600 << 20, 4);
     let mut all = Vec::new();
     for rows in [1, 8, 33, 128] {
-        all.extend(measure(&pool, &layers, rows, 3.0));
+        all.extend(measure(&pool, &layers, rows, seconds));
     }
     // Whatever the machine did meanwhile, the better of two looks is the floor.
     let bandwidth = bandwidth.max(machine::bandwidth(&pool, 600 << 20, 4));
@@ -144,17 +155,18 @@ fn main() {
             s.median() / floor,
             s.fastest() / floor,
             s.work as f64 / s.median() / 1e9,
-            s.peak / 1e9,
+            s.peak() / 1e9,
             s.bytes as f64 / s.median() / 1e9,
         );
         let samples: Vec<String> = s.seconds.iter().map(|x| format!("{:.3}", x * 1e3)).collect();
         json.push(format!(
-            "{{\"op\": \"{}\", \"rows_per_expert\": {}, \"bytes\": {}, \"multiply_adds\": {}, \"peak_gmac_s\": {:.1}, \"floor_ms\": {:.3}, \"bound\": \"{}\", \"median_ms\": {:.3}, \"ratio\": {:.3}, \"samples_ms\": [{}]}}",
+            "{{\"op\": \"{}\", \"rows_per_expert\": {}, \"bytes\": {}, \"multiply_adds\": {}, \"peak_gmac_s\": {:.1}, \"median_look_gmac_s\": {:.1}, \"floor_ms\": {:.3}, \"bound\": \"{}\", \"median_ms\": {:.3}, \"ratio\": {:.3}, \"samples_ms\": [{}]}}",
             s.name,
             s.rows,
             s.bytes,
             s.work,
-            s.peak / 1e9,
+            s.peak() / 1e9,
+            median(&s.peaks) / 1e9,
             floor * 1e3,
             if bound { "bytes" } else { "multiply-adds" },
             s.median() * 1e3,

@@ -29,6 +29,13 @@ pub struct Hidden(Inputs<'static>);
 /// The rows of a group, columns from where on, where they go, and where whole rows go as the last products take them.
 type FirstHalf<'g, 'o, 'p> = (Group<'g>, usize, Vec<&'o mut [f32]>, Option<InputPart<'p>>);
 
+/// Writes all rows of `inputs`, some on each thread.
+fn write_all(pool: &Pool, inputs: &mut Inputs<'static>, rows: &[&[f32]]) {
+    let shares: Vec<&[&[f32]]> = rows.chunks(rows.len().div_ceil(pool.threads()).max(1)).collect();
+    let parts = inputs.parts(shares.iter().map(|rows| rows.len()));
+    pool.for_each(parts.into_iter().zip(shares).collect(), |(part, rows)| part.write(rows));
+}
+
 /// The routed experts of one layer, all of one shape.
 #[derive(Debug, Clone)]
 pub struct Experts(pub Vec<Expert>);
@@ -43,14 +50,13 @@ impl Experts {
 
     /// `silu(gate x) · up x` for each assignment, in the groups' order: `[assignments, width]`.
     pub fn gate_up(&self, pool: &Pool, x: View<'_>, groups: &Groups) -> Hidden {
-        self.first_half(pool, &self.inputs(x), groups)
+        self.first_half(pool, &self.inputs(pool, x), groups)
     }
 
     /// Rows `x` as the first products take them.
-    pub(crate) fn inputs(&self, x: View<'_>) -> Inputs<'static> {
+    pub(crate) fn inputs(&self, pool: &Pool, x: View<'_>) -> Inputs<'static> {
         let mut inputs = Inputs::int4(x.rows(), x.cols());
-        let rows: Vec<&[f32]> = (0..x.rows()).map(|row| x.row(row)).collect();
-        inputs.parts(std::iter::once(x.rows())).into_iter().for_each(|part| part.write(&rows));
+        write_all(pool, &mut inputs, &(0..x.rows()).map(|row| x.row(row)).collect::<Vec<_>>());
         inputs
     }
 
@@ -63,8 +69,10 @@ impl Experts {
         let mut rows = hidden.iter_rows_mut();
         // An expert is only cut if there are too few for all threads.
         let weights = 2 * width * first.gate.cols();
+        let distinct = groups.distinct().max(1);
         let cuts = task_count(pool, groups.rows_each(), weights)
-            .min((8 * pool.threads()).div_ceil(groups.distinct().max(1)));
+            .min((8 * pool.threads()).div_ceil(distinct))
+            .max(task_count(pool, groups.rows_each(), weights * distinct) / distinct);
         let block = width.div_ceil(cuts).next_multiple_of(TILE);
         let mut tasks: Vec<FirstHalf<'_, '_, '_>> = Vec::with_capacity(groups.distinct() * cuts);
         let parts = ready.parts(groups.iter().map(|group| group.rows.len()));
@@ -93,8 +101,7 @@ impl Experts {
             }
         });
         if block < width {
-            let rows: Vec<&[f32]> = hidden.iter_rows().collect();
-            ready.parts(std::iter::once(rows.len())).into_iter().for_each(|part| part.write(&rows));
+            write_all(pool, &mut ready, &hidden.iter_rows().collect::<Vec<_>>());
         }
         Hidden(ready)
     }
@@ -146,5 +153,58 @@ impl Experts {
             }
         });
         y
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+
+    use half::bf16;
+    use kd_tensor::{linear, linears};
+
+    use super::*;
+
+    fn noise(seed: usize, i: usize) -> u32 {
+        ((seed << 20 | i) as u32).wrapping_mul(2_654_435_761).rotate_left(13)
+    }
+
+    fn weight(rows: usize, cols: usize, seed: usize) -> Int4Matrix {
+        let words: Vec<i32> = (0..rows * cols / 8).map(|i| noise(seed, i) as i32).collect();
+        let scale = |i| bf16::from_f32(0.01 + 0.001 * (i % 7) as f32);
+        Int4Matrix::new(rows, cols, words, (0..rows * cols / 32).map(scale).collect::<Vec<_>>()).unwrap()
+    }
+
+    /// Design §5a, where outputs and rows are cut between threads: the bits of one product after the other.
+    #[test]
+    fn a_layer_has_the_bits_of_its_single_products_on_any_number_of_threads() {
+        let (hidden, width, rows) = (256, 128, 40);
+        let expert = |e: usize| Expert {
+            gate: weight(width, hidden, 3 * e),
+            up: weight(width, hidden, 3 * e + 1),
+            down: weight(hidden, width, 3 * e + 2),
+        };
+        let experts = Experts((0..3).map(expert).collect());
+        let values = (0..rows * hidden).map(|i| noise(9, i) as f32 * 2f32.powi(-31) - 1.0).collect();
+        let x = Matrix::from_vec(rows, hidden, values).unwrap();
+        let routing = Routing {
+            top_k: 2,
+            ids: (0..rows).flat_map(|m| [[0, 1], [1, 2], [0, 2]][m % 3]).collect(),
+            weights: (0..2 * rows).map(|i| 0.25 + i as f32 / 100.0).collect(),
+            scores: Matrix::zeros(rows, 3),
+        };
+        let (single, mut want) = (Pool::single(), Matrix::zeros(rows, hidden));
+        for (e, expert) in experts.0.iter().enumerate() {
+            let [mut gate, up] = linears(&single, x.view(), [&expert.gate, &expert.up]);
+            gate.iter_rows_mut().zip(up.iter_rows()).for_each(|(gate, up)| silu_mul(gate, up));
+            let y = linear(&single, gate.view(), &expert.down);
+            for slot in (0..2 * rows).filter(|&slot| routing.ids[slot] == e as u32) {
+                add_scaled(want.row_mut(slot / 2), routing.weights[slot], y.row(slot / 2));
+            }
+        }
+        for threads in 1..=4 {
+            let pool = Pool::new(NonZeroUsize::new(threads).unwrap()).unwrap();
+            assert!(experts.forward(&pool, x.view(), &routing) == want, "{threads} threads");
+        }
     }
 }

@@ -36,7 +36,7 @@ impl Moe {
             let block = block_width(pool, shared.gate.rows(), x.rows(), 2 * shared.gate.cols());
             tasks.extend(shared.gate_up((block / 2).next_multiple_of(TILE), &inputs, hidden));
         }
-        tasks.push(Box::new(|| digits = Some(self.experts.inputs(x))));
+        tasks.push(Box::new(|| digits = Some(self.experts.inputs(pool, x))));
         pool.run(tasks);
         let (Some((routing, groups)), Some(digits)) = (chosen, digits) else {
             unreachable!("every task has run")

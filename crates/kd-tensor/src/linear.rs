@@ -9,6 +9,8 @@ use crate::{Bf16Matrix, Matrix, Pool, View};
 const TASK: usize = 1 << 17;
 /// Multiply-adds from which a thread's share is cut, so that one that falls behind is helped: some tens of microseconds.
 const SHARE: usize = 1 << 21;
+/// Multiply-adds from which it is cut further, as one thread may be slower than another all along: some hundreds of microseconds.
+const LONG: usize = 1 << 25;
 /// Multiply-adds that take as long as to read a weight.
 const READ: usize = 4;
 
@@ -124,10 +126,11 @@ pub fn multiply_rows(w: &impl WeightRows, start: usize, x: &[&[f32]], out: &mut 
 }
 
 /// Tasks into which `pool` should divide products of `rows` rows with so many weights: one, one for each thread, or up to
-/// four.
+/// four, of long ones up to sixteen.
 pub fn task_count(pool: &Pool, rows: usize, weights: usize) -> usize {
     let (work, threads) = ((rows + READ) * weights, pool.threads());
     let tasks = (work / TASK).min(threads).max((work / SHARE).min(4 * threads));
+    let tasks = tasks.max((work / LONG).min(16 * threads));
     if tasks > 1 { tasks.next_multiple_of(threads) } else { 1 }
 }
 
@@ -179,6 +182,17 @@ mod tests {
     use half::bf16;
 
     use super::*;
+
+    /// A thread that is slower than another all along needs something that it can leave to it; short tasks cost more than that.
+    #[test]
+    fn long_operations_are_cut_into_more_tasks_than_short_ones() {
+        let pool = Pool::new(NonZeroUsize::new(2).unwrap()).unwrap();
+        for (rows, weights, tasks) in
+            [(1, 1 << 10, 1), (17, 4352 * 256, 8), (1, 8 * 2048 * 7168, 18), (33, 8 * 2048 * 7168, 32)]
+        {
+            assert_eq!(task_count(&pool, rows, weights), tasks, "{rows} rows, {weights} weights");
+        }
+    }
 
     /// Design §5a, and wide enough that the columns are split.
     #[test]

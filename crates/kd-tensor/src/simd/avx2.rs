@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use half::bf16;
 
 use super::Kernel;
-use super::lanes::{LANES, Lanes, Words};
+use super::lanes::{Digits, LANES, Lanes, Words};
 
 /// AVX2 and FMA.
 #[derive(Debug, Clone, Copy)]
@@ -161,9 +161,14 @@ impl Lanes for Avx2 {
     }
 
     #[inline(always)]
-    fn code_products(self, sums: Self::Sums, codes: Self::Codes, digits: i32) -> Self::Sums {
+    fn code_products<const D: usize, const I: usize>(
+        self,
+        sums: Self::Sums,
+        codes: Self::Codes,
+        group: &Digits,
+    ) -> Self::Sums {
         instructions! {
-            let digits = _mm256_set1_epi32(digits);
+            let digits = _mm256_set1_epi32(i32::from_le_bytes(group.four::<D, I>()));
             [
                 _mm256_add_epi16(sums[0], _mm256_maddubs_epi16(codes[0], digits)),
                 _mm256_add_epi16(sums[1], _mm256_maddubs_epi16(codes[1], digits)),

@@ -1,12 +1,14 @@
 //! AVX-512 with integer dot products: one register a vector.
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 
 use half::bf16;
 
 use super::Kernel;
 use super::avx2::Avx2;
-use super::lanes::{LANES, Lanes, Words};
+use super::lanes::{Digits, LANES, Lanes, Words};
+use crate::int4::GROUP;
 
 /// AVX-512 F, BW, DQ, VL and VNNI, with AVX2 and FMA.
 #[derive(Debug, Clone, Copy)]
@@ -36,6 +38,27 @@ macro_rules! instructions {
 #[inline(always)]
 fn first(lanes: usize) -> u16 {
     ((1u32 << lanes.min(LANES)) - 1) as u16
+}
+
+/// `vpdpbusd` with four digits of memory for all lanes.
+///
+/// The compiler would address them by a base and an index, and such an instruction is two on the way to its port: too many
+/// for half of what a processor decodes, which is all that a thread has beside another one.
+#[target_feature(enable = "avx512f,avx512vnni")]
+#[inline]
+fn dot_bytes<const D: usize, const I: usize>(mut sums: __m512i, codes: __m512i, group: &Digits) -> __m512i {
+    // SAFETY: the digits lie inside the group.
+    unsafe {
+        asm!(
+            "vpdpbusd {sums}, {codes}, dword ptr [{group} + {place}]{{1to16}}",
+            sums = inout(zmm_reg) sums,
+            codes = in(zmm_reg) codes,
+            group = in(reg) group,
+            place = const GROUP * D + 4 * I,
+            options(pure, readonly, nostack, preserves_flags),
+        );
+    }
+    sums
 }
 
 impl Lanes for Avx512 {
@@ -157,8 +180,13 @@ impl Lanes for Avx512 {
     }
 
     #[inline(always)]
-    fn code_products(self, sums: __m512i, codes: __m512i, digits: i32) -> __m512i {
-        instructions!(_mm512_dpbusd_epi32(sums, codes, _mm512_set1_epi32(digits)))
+    fn code_products<const D: usize, const I: usize>(
+        self,
+        sums: __m512i,
+        codes: __m512i,
+        group: &Digits,
+    ) -> __m512i {
+        instructions!(dot_bytes::<D, I>(sums, codes, group))
     }
 
     #[inline(always)]

@@ -12,6 +12,8 @@ const AHEAD: usize = 32;
 impl Tiles for DenseTiles {
     type Row<'x> = &'x [f32];
     const STEP: usize = 2;
+    /// A tile's activations stay in the first-level cache.
+    const PART: usize = 1024;
 
     fn steps(&self) -> usize {
         self.cols.div_ceil(2)

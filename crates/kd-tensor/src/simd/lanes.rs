@@ -15,7 +15,7 @@ pub(crate) type Words = [u8; 4 * LANES];
 /// 32 activations as whole numbers.
 #[derive(Debug, Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
-pub(crate) struct Digits {
+pub struct Digits {
     /// Their digits, the lowest first.
     pub(crate) bytes: [[u8; 32]; 3],
     /// What is added to the sum of their products: −8 times their sum, as codes are stored with an offset of 8.
@@ -80,8 +80,14 @@ pub trait Lanes: Copy {
     fn codes(self, words: &Words) -> (Self::Codes, Self::Codes);
     /// No products yet, for one digit of 32 activations. `start` is added once, here or by [`Lanes::close`].
     fn open(self, start: i32) -> [Self::Sums; 3];
-    /// `sums` plus the four products a lane of 0 ≤ codes < 16 with the digits that are the bytes of `digits`; up to eight times.
-    fn code_products(self, sums: Self::Sums, codes: Self::Codes, digits: i32) -> Self::Sums;
+    /// `sums` plus the four products a lane of 0 ≤ codes < 16 with digit `D` of activations `4 · I …` of a group; up to eight
+    /// times.
+    fn code_products<const D: usize, const I: usize>(
+        self,
+        sums: Self::Sums,
+        codes: Self::Codes,
+        group: &Digits,
+    ) -> Self::Sums;
     /// `start + Σ_d 256^d · sums[d]`: exact in 32 bits, then rounded to f32.
     fn close(self, sums: [Self::Sums; 3], start: i32) -> Self::V;
     /// The sums over the lanes of four vectors, each in the order of [`join`].
@@ -117,10 +123,12 @@ pub(crate) fn join(mut lanes: [f32; LANES]) -> f32 {
     lanes[0]
 }
 
-/// Four bytes from place `4 · i` on, as a word.
-#[inline(always)]
-pub(crate) fn dword(bytes: &[u8; 32], i: usize) -> i32 {
-    i32::from_le_bytes([bytes[4 * i], bytes[4 * i + 1], bytes[4 * i + 2], bytes[4 * i + 3]])
+impl Digits {
+    /// Digit `D` of activations `4 · I …`.
+    #[inline(always)]
+    pub(super) fn four<const D: usize, const I: usize>(&self) -> [u8; 4] {
+        self.bytes[D].as_chunks().0[I]
+    }
 }
 
 /// Any processor: a multiply-add rounds the product first.
@@ -229,9 +237,14 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
-    fn code_products(self, mut sums: Self::Sums, codes: Words, digits: i32) -> Self::Sums {
+    fn code_products<const D: usize, const I: usize>(
+        self,
+        mut sums: Self::Sums,
+        codes: Words,
+        group: &Digits,
+    ) -> Self::Sums {
         for (sum, codes) in sums.iter_mut().zip(codes.as_chunks::<4>().0) {
-            for (&code, digit) in codes.iter().zip(digits.to_le_bytes()) {
+            for (&code, digit) in codes.iter().zip(group.four::<D, I>()) {
                 *sum += i32::from(code) * i32::from(digit as i8);
             }
         }

@@ -5,8 +5,6 @@ use std::ops::Range;
 use super::lanes::{LANES, Lanes, Line};
 use super::{Kernel, Level};
 
-/// Columns that are taken at a time where several tiles of activations use them: a tile's stay in the first-level cache.
-const PART: usize = 1024;
 /// Tiles of weights that stay in the second-level cache while all activation rows pass by.
 const NEAR: usize = 8;
 
@@ -16,6 +14,8 @@ pub(crate) trait Tiles: Sync {
     type Row<'x>: Copy;
     /// Columns of a step.
     const STEP: usize;
+    /// Columns that are taken at a time where several tiles of activations use them.
+    const PART: usize;
 
     /// Steps of a row.
     fn steps(&self) -> usize;
@@ -74,7 +74,7 @@ impl<T: Tiles> Kernel for Product<'_, '_, '_, T> {
         let Self { tiles, start, x, out } = self;
         let (first, end) = (start / LANES, (start + out[0].len()).div_ceil(LANES));
         let (steps, chunks) = (tiles.steps(), x.len().div_ceil(T::widest::<L>()));
-        let part = if chunks > 1 { PART / T::STEP } else { steps.max(1) };
+        let part = if chunks > 1 { (T::PART / T::STEP).min(steps).max(1) } else { steps.max(1) };
         // Weights without columns have products all the same.
         for from in (0..steps.max(1)).step_by(part) {
             let steps = from..(from + part).min(steps);
