@@ -1,4 +1,4 @@
-// Exponents of rows of INT4 weights and bounds of their norms, in whole numbers: kd_moe::gpu::folded says the same on the CPU.
+// Exponents of rows of INT4 weights and bounds of their norms, in whole numbers: kd_moe::gpu::exponents says the same on the CPU.
 #pragma once
 
 #include "kd/base.cuh"

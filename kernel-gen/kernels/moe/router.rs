@@ -8,7 +8,7 @@ family! { router, template "moe/router.cuh";
   variant r8   { ROWS = 64, TOKENS = 8, MWARPS = 4, NWARPS = 1, WARPS = 8, STAGES = 0 } when H <= 9728 prefer M <= 8
   variant r16  { ROWS = 32, TOKENS = 16, MWARPS = 2, NWARPS = 1, WARPS = 8, STAGES = 0 } when H <= 9728 prefer M <= 16
   variant r24  { ROWS = 64, TOKENS = 24, MWARPS = 4, NWARPS = 1, WARPS = 8, STAGES = 0 } when H <= 9728 prefer M <= 48
-  variant r48  { ROWS = 64, TOKENS = 48, MWARPS = 4, NWARPS = 1, WARPS = 8, STAGES = 0 } when H <= 7168 prefer M <= 96
+  variant r48  { ROWS = 64, TOKENS = 48, MWARPS = 4, NWARPS = 1, WARPS = 8, STAGES = 0 } when H <= 7168 && E <= 760 prefer M <= 96
   variant p64  { ROWS = 128, TOKENS = 64, MWARPS = 2, NWARPS = 2, WARPS = 8, STAGES = 4 } prefer M <= 320
   variant p112 { ROWS = 128, TOKENS = 112, MWARPS = 2, NWARPS = 2, WARPS = 8, STAGES = 3 }
   const   { RANKS = 8, PUSH = 1 - min(STAGES, 1), SEG = 32 * ceil_div(H, 64 * RANKS), STEPS = SEG / 32, BLOCKS = ceil_div(E, ROWS),
@@ -27,9 +27,9 @@ family! { router, template "moe/router.cuh";
 /// `router` for many rows on sm_90a alone, with the same bits: warpgroups multiply weights in registers and tokens in shared memory.
 family! { router_wgmma, template "moe/router_wgmma.cuh";
   dims    { H = hidden, E = experts, T = experts_per_token }
-  variant g32  { TOKENS = 32,  NT = 4,  AHEAD = 4, RANKS = 8, SLOTS = 7 } on sm_90a when H % 1024 == 0 && E % 128 == 0 prefer M <= 160
-  variant g56  { TOKENS = 56,  NT = 7,  AHEAD = 4, RANKS = 8, SLOTS = 6 } on sm_90a when H % 1024 == 0 && E % 128 == 0 prefer M <= 280
-  variant g112 { TOKENS = 112, NT = 14, AHEAD = 4, RANKS = 8, SLOTS = 5 } on sm_90a when H % 1024 == 0 && E % 128 == 0 prefer M <= 2800
+  variant g32  { TOKENS = 32,  NT = 4,  AHEAD = 4, RANKS = 8, SLOTS = 7 } on sm_90a when H % 1024 == 0 && H >= 2048 && E % 128 == 0 prefer M <= 160
+  variant g56  { TOKENS = 56,  NT = 7,  AHEAD = 4, RANKS = 8, SLOTS = 6 } on sm_90a when H % 1024 == 0 && H >= 2048 && E % 128 == 0 prefer M <= 280
+  variant g112 { TOKENS = 112, NT = 14, AHEAD = 4, RANKS = 8, SLOTS = 5 } on sm_90a when H % 1024 == 0 && H >= 2048 && E % 128 == 0 prefer M <= 2800
   variant a96  { TOKENS = 96,  NT = 12, AHEAD = 3, RANKS = 1, SLOTS = 4 } on sm_90a when H % 1024 == 0 && E % 128 == 0
   const   { PUSH = 0, ROWS = 128, SEG = H / 16, WARPS = 16, BLOCKS = E / ROWS, LINE = ROWS + 4, SHARE = TOKENS / RANKS, QUADS = ceil_div(E, 128) }
   require { T <= 32, T <= E, E <= 1024, 4 * WARPS * (E + 64) <= 128 * SLOTS * (ROWS + TOKENS) }

@@ -214,7 +214,9 @@ impl<'a> Pass<'a> {
     /// The shared expert, to the first part, on the side stream.
     fn shared(&mut self, side: &Stream, mlp: &DeviceMlp) -> Result<(), CudaError> {
         let (target, count) = (self.target, self.count);
-        let Some(few) = target.kernels.few(count).filter(|_| count <= GATE_ROWS) else {
+        // Rows of a prompt take the library's products at every count, so that they do not depend on how the prompt is cut.
+        let fused = count <= GATE_ROWS && matches!(self.products, Multiply::Own(..));
+        let Some(few) = target.kernels.few(count).filter(|_| fused) else {
             return self.mlp(Some(side), mlp, &target.kernels.shared_gate);
         };
         let args = few_gate::Args {

@@ -73,7 +73,7 @@ impl ExpertKernels {
     }
 
     /// Whether this shape has `form` on this device; all but [`Form::Wide`], [`Form::Middle`], [`Form::Wgmma`],
-    /// [`Form::FoldedWgmma`] and [`Form::FoldedTall`] always are, [`Form::Few`] for up to 64 rows.
+    /// [`Form::FoldedMiddle`], [`Form::FoldedWgmma`] and [`Form::FoldedTall`] always are, [`Form::Few`] for up to 64 rows.
     pub fn has(&self, form: Form) -> bool {
         let of = |units: &Units| units.iter().any(|unit| unit.variant() == form.name());
         match form {

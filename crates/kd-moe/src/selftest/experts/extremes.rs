@@ -14,7 +14,7 @@ use crate::gpu::Shape;
 /// Rows of a launch.
 const ROWS: [usize; 4] = [1, 3, 8, 40];
 
-/// Both folded forms with experts and rows of all sizes, each row's error on its own.
+/// All folded forms with experts and rows of all sizes, each row's error on its own.
 pub(in crate::selftest) fn check(
     device: &Device,
     kernels: &Kernels,
