@@ -6,8 +6,8 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "moe_gate_up_folded_wgmma",
-    contract: "713dbd76106adbe5",
-    variants: &["folded_wgmma", "folded_tall"],
+    contract: "b392e28486e44a24",
+    variants: &["folded_wgmma", "folded_two_tiles", "folded_tall"],
     cooperative: false,
     pdl: true,
 };
