@@ -6,8 +6,8 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "moe_down_folded_wgmma",
-    contract: "05fbe9624ee5789a",
-    variants: &["folded_wgmma", "folded_two_tiles", "folded_tall"],
+    contract: "e3434971be7529ce",
+    variants: &["folded_wgmma", "folded_tall"],
     cooperative: false,
     pdl: true,
 };

@@ -6,8 +6,8 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "moe_gate_up_folded_wgmma",
-    contract: "b392e28486e44a24",
-    variants: &["folded_wgmma", "folded_two_tiles", "folded_tall"],
+    contract: "13da58688641d205",
+    variants: &["folded_wgmma", "folded_tall"],
     cooperative: false,
     pdl: true,
 };

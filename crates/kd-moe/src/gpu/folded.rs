@@ -58,14 +58,14 @@ impl Folded {
         scratch: &mut Scratch,
         batch: Batch<'_>,
     ) -> Result<(), GpuError> {
-        let Shape { hidden, width, top_k, .. } = scratch.plan.shape;
+        let Shape { hidden, top_k, .. } = scratch.plan.shape;
         let (rows, choices, lists) = (batch.rows, batch.rows * top_k, scratch.plan.lists());
         let values = scratch.values.folded()?;
         let group = moe_group_folded::Args {
             x: batch.x,
             ids: batch.ids,
             first_expert,
-            slab: form.slab(width),
+            slab: form.slab(),
             turned: i32::from(matches!(form, Form::FoldedWgmma | Form::FoldedTall)),
             plan: TensorMut::new(stream, scratch.totals.slice_mut(..4), [4])?,
             slabs: TensorMut::new(stream, scratch.entries.slice_mut(..lists * 4), [lists, 4])?,
@@ -166,11 +166,6 @@ impl FoldedWgmma {
     ) -> Result<(), GpuError> {
         let Shape { hidden, width, top_k, .. } = scratch.plan.shape;
         let (choices, held, lists) = (rows * top_k, experts.shape().experts, scratch.plan.lists());
-        let [Some(first), Some(second)] =
-            [self.gate_up.units(), self.down.units()].map(|units| variant(units, form))
-        else {
-            return Err(GpuError::Form { form: form.name(), shape: scratch.plan.shape });
-        };
         let values = scratch.values.folded()?;
         let gate_up = moe_gate_up_folded_wgmma::Args {
             w: Int4Ref::new(stream, experts.gate_up.as_view(), [held, 2 * width, hidden])?,
@@ -185,7 +180,7 @@ impl FoldedWgmma {
             h: TensorMut::new(stream, values.hidden.slice_mut(..choices * width), [choices, width])?,
             lowers: TensorMut::new(stream, values.lowers.slice_mut(..choices), [choices])?,
         };
-        self.gate_up.launch(stream, Choice::Forced(first), gate_up)?;
+        self.gate_up.launch(stream, Choice::Forced(form.name()), gate_up)?;
         let down = moe_down_folded_wgmma::Args {
             w: Int4Ref::new(stream, experts.down.as_view(), [held, hidden, width])?,
             exponents: TensorRef::new(stream, experts.down_exponents.as_view(), [held, hidden])?,
@@ -195,7 +190,7 @@ impl FoldedWgmma {
             slabs: TensorRef::new(stream, scratch.entries.slice(..lists * 4), [lists, 4])?,
             parts: TensorMut::new(stream, values.parts.slice_mut(..choices * hidden), [choices, hidden])?,
         };
-        self.down.launch(stream, Choice::Forced(second), down)?;
+        self.down.launch(stream, Choice::Forced(form.name()), down)?;
         Ok(())
     }
 }

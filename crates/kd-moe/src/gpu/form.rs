@@ -8,11 +8,8 @@ pub(super) const FEW_ROWS: usize = 64;
 
 /// Rows of a slab of [`Form::Folded`].
 const FOLDED_SLAB: usize = 48;
-/// Those of [`Form::FoldedWgmma`], of experts narrower than [`TWO_TILES_WIDTH`] and of others.
-const FOLDED_WGMMA_SLAB: usize = 64;
-const FOLDED_TWO_TILES_SLAB: usize = 48;
-/// Least width whose warpgroups have two tiles of weights in [`Form::FoldedWgmma`].
-const TWO_TILES_WIDTH: usize = 1024;
+/// Those of [`Form::FoldedWgmma`].
+const FOLDED_WGMMA_SLAB: usize = 48;
 /// Those of [`Form::FoldedTall`].
 const FOLDED_TALL_SLAB: usize = 96;
 
@@ -46,7 +43,7 @@ pub enum Form {
     FoldedMiddle,
     /// Folded scales, products of warpgroups, on devices of architecture sm_90a alone.
     FoldedWgmma,
-    /// As folded_wgmma, for more rows: up to 96 rows a product instead of 64.
+    /// As folded_wgmma, for more rows: up to 96 rows a product instead of 48.
     FoldedTall,
 }
 
@@ -102,15 +99,14 @@ impl Form {
         }
     }
 
-    /// `SLAB` of the variant for experts of `width`.
-    pub(super) fn slab(self, width: usize) -> i32 {
+    /// `SLAB` of the variant.
+    pub(super) fn slab(self) -> i32 {
         match self {
             Self::Few | Self::Narrow => 8,
             Self::Wide => 16,
             Self::Middle | Self::FoldedMiddle => MIDDLE_SLAB as i32,
             Self::Many | Self::Wgmma => MANY_SLAB as i32,
             Self::Folded => FOLDED_SLAB as i32,
-            Self::FoldedWgmma if width >= TWO_TILES_WIDTH => FOLDED_TWO_TILES_SLAB as i32,
             Self::FoldedWgmma => FOLDED_WGMMA_SLAB as i32,
             Self::FoldedTall => FOLDED_TALL_SLAB as i32,
         }

@@ -198,7 +198,7 @@ impl ExpertKernels {
             x: batch.x,
             ids: batch.ids,
             first_expert,
-            slab: form.slab(self.shape.width),
+            slab: form.slab(),
             turned: i32::from(form == Form::Wgmma),
             plan: TensorMut::new(stream, scratch.totals.slice_mut(..4), [4])?,
             entries: TensorMut::new(stream, scratch.entries.slice_mut(..lists * 4), [lists, 4])?,

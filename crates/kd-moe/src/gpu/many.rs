@@ -13,17 +13,15 @@ pub(super) struct Many {
     down: moe_down_many::MoeDownMany,
 }
 
-/// The variant of `form` among `units`. Some widths have one of another name: those that are no multiple of 128, for half as many
-/// warps; for products of warpgroups with folded scales those from 1024 on, two tiles a warpgroup.
+/// The variant of `form` among `units`: widths that are no multiple of 128 have one of another name, for half as many warps.
 pub(super) fn variant(units: &Units, form: Form) -> Option<&str> {
     let named = |name: &str| units.iter().map(|unit| unit.variant()).find(|variant| *variant == name);
-    let other = match form {
+    let half = match form {
         Form::Many => Some("many_half"),
         Form::Folded => Some("folded_half"),
-        Form::FoldedWgmma => Some("folded_two_tiles"),
         _ => None,
     };
-    named(form.name()).or_else(|| named(other?))
+    named(form.name()).or_else(|| named(half?))
 }
 
 impl Many {

@@ -75,9 +75,6 @@ impl Layer {
         match row.family.as_str() {
             "moe_gate_up_many" if row.variant != Form::Middle.name() => return Some(Form::Many),
             "moe_gate_up_folded" if row.variant != Form::FoldedMiddle.name() => return Some(Form::Folded),
-            "moe_gate_up_folded_wgmma" if row.variant != Form::FoldedTall.name() => {
-                return self.kernels.has(Form::FoldedWgmma).then_some(Form::FoldedWgmma);
-            }
             "moe_gate_up_wgmma" => return self.kernels.has(Form::Wgmma).then_some(Form::Wgmma),
             _ => {}
         }
