@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "moe_down_folded_wgmma",
-    contract: "4098d6d648a01db6",
+    contract: "e3434971be7529ce",
     variants: &["folded_wgmma", "folded_tall"],
     cooperative: false,
     pdl: true,

@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "moe_gate_up_folded_wgmma",
-    contract: "713dbd76106adbe5",
+    contract: "13da58688641d205",
     variants: &["folded_wgmma", "folded_tall"],
     cooperative: false,
     pdl: true,

@@ -41,7 +41,9 @@ impl Folded {
     /// Whether both products have `form`.
     pub(super) fn has(&self, form: Form) -> bool {
         match form {
-            Form::FoldedWgmma | Form::FoldedTall => self.wgmma.is_some(),
+            Form::FoldedWgmma | Form::FoldedTall => self.wgmma.as_ref().is_some_and(|wgmma| {
+                [wgmma.gate_up.units(), wgmma.down.units()].iter().all(|units| variant(units, form).is_some())
+            }),
             _ => variant(self.gate_up.units(), form).is_some() && variant(self.down.units(), form).is_some(),
         }
     }
