@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "moe_gate_up_folded_wgmma",
-    contract: "13da58688641d205",
+    contract: "5c2f29855727cde1",
     variants: &["folded_wgmma", "folded_tall"],
     cooperative: false,
     pdl: true,

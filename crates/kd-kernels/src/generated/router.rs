@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "router",
-    contract: "db3fe6d7e103b418",
+    contract: "c202ed6a9d906b43",
     variants: &["r8", "r16", "r24", "r48", "p64", "p112"],
     cooperative: false,
     pdl: true,

@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "router_wgmma",
-    contract: "2f82cebc1c27bfbc",
+    contract: "d8f17fff929cf5a7",
     variants: &["g32", "g56", "g112", "a96"],
     cooperative: false,
     pdl: true,
