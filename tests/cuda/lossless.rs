@@ -1,9 +1,10 @@
 //! Speculation, company and chunking never change a token.
 
+use kd_attn::KvCacheDtype;
 use kd_engine::{Request, SamplingParams, Speculation};
 use kd_tests::drive::{Answer, Arrival, run};
 
-use crate::{OPTIONS, engine, prompts, request};
+use crate::{OPTIONS, engine, engine_of, models_with, prompts, request};
 
 const TEMPERATURES: [f64; 2] = [0.0, 1.0];
 
@@ -43,6 +44,27 @@ fn every_budget_gives_the_tokens_of_plain_decoding() {
                     "{way:?} accepts {accepted} in 64 streams: the drafter is no drafter"
                 );
             }
+        }
+    }
+}
+
+/// Streams that join one another, over pages that do not hold what was computed but what their codes give back.
+#[test]
+fn trees_and_chains_over_fp8_pages_give_the_tokens_of_plain_decoding() {
+    let test = "trees_and_chains_over_fp8_pages_give_the_tokens_of_plain_decoding";
+    let fp8 = || models_with(KvCacheDtype::Fp8);
+    let Some(mut engine) = engine_of(test, fp8, |gpu| gpu.with_nodes(16), OPTIONS) else { return };
+    for temperature in TEMPERATURES {
+        let requests: Vec<Request> =
+            prompts(20).into_iter().map(|p| request(p, temperature, Speculation::Plain)).collect();
+        let plain = run(&mut engine, &arrivals(&requests));
+        for way in [Speculation::Tree { nodes: 7 }, Speculation::Tree { nodes: 16 }, Speculation::Chain] {
+            let join = |(i, arrival): (usize, Arrival)| Arrival { joins: 3 * i, ..arrival };
+            let joining: Vec<Arrival> = with(way, &requests).into_iter().enumerate().map(join).collect();
+            let answers = run(&mut engine, &joining);
+            assert_equal(&answers, &plain, &format!("{way:?} at temperature {temperature}"));
+            let accepted: f64 = answers.iter().map(Answer::accepted).sum();
+            assert!(accepted > 0.0, "{way:?} accepts nothing, so nothing was compared with a draft");
         }
     }
 }

@@ -12,10 +12,13 @@ mod speed;
 mod sticky;
 mod teacher;
 
+use std::sync::Arc;
+
+use kd_attn::KvCacheDtype;
 use kd_engine::cuda::Gpu;
-use kd_engine::{Engine, EngineOptions, Request, SamplingParams, Speculation};
+use kd_engine::{Engine, EngineOptions, Models, Request, SamplingParams, Speculation};
 use kd_kernels::testing::kernels_or_skip;
-use kd_tests::{demo, demo_models, ids, json};
+use kd_tests::{demo, demo_models, ids, json, sharded_demo_models};
 
 /// Room for the largest test.
 const OPTIONS: EngineOptions =
@@ -25,10 +28,27 @@ const TOKENS: usize = 128;
 
 /// An engine on device 0 for trees of up to `nodes` nodes, or `None` after a counted line.
 fn engine(test: &str, nodes: usize, options: EngineOptions) -> Option<Engine> {
+    engine_of(test, demo_models, |gpu| gpu.with_nodes(nodes), options)
+}
+
+/// An engine on device 0, planned by `plan`, or `None` after a counted line.
+fn engine_of(
+    test: &str,
+    models: impl FnOnce() -> Models,
+    plan: impl FnOnce(Gpu) -> Gpu,
+    options: EngineOptions,
+) -> Option<Engine> {
     kernels_or_skip(test, "demo-tp1")?;
-    let models = demo_models();
+    let models = models();
     let gpu = Gpu::open(0, &models).expect("a GPU with kernels for the demo pair");
-    Some(Engine::on_gpu(models, gpu.with_nodes(nodes), options, |_| {}).expect("room for the demo pair"))
+    Some(Engine::on_gpu(models, plan(gpu), options, |_| {}).expect("room for the demo pair"))
+}
+
+/// The demo pair with such pages.
+fn models_with(dtype: KvCacheDtype) -> Models {
+    let models = sharded_demo_models(1);
+    let target = Arc::into_inner(models.target).expect("nobody else has it");
+    Models { target: Arc::new(target.with_kv_cache_dtype(dtype)), ..models }
 }
 
 /// The prompts of the demo pair's goldens and pieces of them: as many as are asked for, all different.

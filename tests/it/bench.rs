@@ -70,6 +70,15 @@ fn a_plan_has_curve_regimes_best_cells_picture_and_calibration() {
     assert_eq!(refused.code, 1, "{}", refused.stderr);
     assert!(refused.stderr.contains("ranks"), "{}", refused.stderr);
 
+    let refused = generate("1", &["--kv-cache-dtype", "fp8", "--calibration", text(&calibration)]);
+    assert_eq!(refused.code, 1, "{}", refused.stderr);
+    assert!(
+        refused.stderr.contains(r#"its kv_cache_dtype is "auto", but here it is "fp8""#),
+        "{}",
+        refused.stderr
+    );
+    assert_eq!(read(&out)["kv_cache_dtype"], "auto");
+
     let mut broken = read(&calibration);
     broken["verify"][0]["seconds"] = Value::from(-1.0);
     std::fs::write(&calibration, broken.to_string()).expect("written");
@@ -121,6 +130,7 @@ fn a_bench_of_generation_compares_everything_and_goes_on_where_it_stopped() {
     let again = bench();
     assert!(again.stderr.contains("after 8 cells"), "{}", again.stderr);
     assert_eq!(read(&out)["cells"], first["cells"]);
+    assert_eq!(first["kv_cache_dtype"], "auto");
     let args =
         ["bench", "generate", "--threads", "1", "--streams", "1", "--max-tokens", "8", "--repeat", "1"];
     let other = run(args.into_iter().chain(["--prompts", text(&prompts), "--out", text(&out)]));

@@ -17,7 +17,7 @@ pub(crate) use bench::{
 };
 
 pub(crate) use golden::{Golden, GoldenArgs, GoldenText};
-pub(crate) use place::{CacheArgs, ChunkArgs, CommonArgs, Device, RankArgs, device};
+pub(crate) use place::{CacheArgs, ChunkArgs, CommonArgs, Device, RankArgs, cache_name, device};
 
 /// Runs Kimi K2.6 with DDTree speculative decoding.
 ///

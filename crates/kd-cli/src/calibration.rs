@@ -3,11 +3,13 @@
 use std::path::Path;
 
 use anyhow::{Context, bail};
+use kd_attn::KvCacheDtype;
 use kd_engine::budget::{Stored, StoredCell};
 use kd_engine::{Engine, Models};
 use kd_tensor::file::write_atomically;
 use serde::{Deserialize, Serialize};
 
+use crate::args::cache_name;
 use crate::{input, models};
 
 /// Version of the file's layout.
@@ -23,10 +25,17 @@ struct File {
     device: String,
     threads: usize,
     ranks: usize,
+    /// What the target's pages held; files from before there was a choice do not say.
+    #[serde(default = "auto")]
+    kv_cache_dtype: String,
     verify: Vec<Cell>,
     draft: Vec<Cell>,
     /// Seconds of reading one committed token into the drafter's context.
     read_token: Option<f64>,
+}
+
+fn auto() -> String {
+    cache_name(KvCacheDtype::Auto).to_owned()
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -55,6 +64,7 @@ pub(crate) fn write(
         device: device.clone(),
         threads: *threads,
         ranks: models.target.ranks(),
+        kv_cache_dtype: cache_name(models.target.kv_cache_dtype()).to_owned(),
         verify: cells(&stored.verify),
         draft: cells(&stored.draft),
         read_token: stored.read_token,
@@ -82,6 +92,7 @@ fn check(models: &Models, (device, threads): &(String, usize), bytes: &[u8]) -> 
         ("device", file.device, device.clone()),
         ("threads", file.threads.to_string(), threads.to_string()),
         ("ranks", file.ranks.to_string(), models.target.ranks().to_string()),
+        ("kv_cache_dtype", file.kv_cache_dtype, cache_name(models.target.kv_cache_dtype()).to_owned()),
     ];
     for (field, found, wanted) in present {
         if found != wanted {

@@ -30,13 +30,14 @@ impl Moe {
             let groups = Groups::new(&routing, self.experts.0.len());
             chosen = Some((routing, groups));
         };
-        let mut tasks: Vec<Task<'_>> = vec![Box::new(choose)];
+        // Both are long tasks of one thread (a region inside a region is), so they begin first: neither should end this one last.
+        let digitise = || digits = Some(self.experts.inputs(pool, x));
+        let mut tasks: Vec<Task<'_>> = vec![Box::new(choose), Box::new(digitise)];
         if let Some((shared, hidden)) = &mut shared {
-            // Half as wide as alone, to go round the choice of experts, which one thread makes.
+            // Half as wide as alone, to go round the choice of experts and the form of the rows, each made by one thread.
             let block = block_width(pool, shared.gate.rows(), x.rows(), 2 * shared.gate.cols());
             tasks.extend(shared.gate_up((block / 2).next_multiple_of(TILE), &inputs, hidden));
         }
-        tasks.push(Box::new(|| digits = Some(self.experts.inputs(pool, x))));
         pool.run(tasks);
         let (Some((routing, groups)), Some(digits)) = (chosen, digits) else {
             unreachable!("every task has run")

@@ -75,6 +75,19 @@ impl CacheArgs {
             CacheDtype::Fp8 => KvCacheDtype::Fp8,
         }
     }
+
+    /// As records and calibrations name it.
+    pub(crate) fn name(self) -> &'static str {
+        cache_name(self.dtype())
+    }
+}
+
+/// The value of `--kv-cache-dtype` that asks for such pages.
+pub(crate) fn cache_name(dtype: KvCacheDtype) -> &'static str {
+    match dtype {
+        KvCacheDtype::Auto => "auto",
+        KvCacheDtype::Fp8 => "fp8",
+    }
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -89,8 +102,8 @@ enum CacheDtype {
 /// How prompts are read.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct ChunkArgs {
-    /// Most prompt tokens of one pass while no stream generates [default: 256 on the CPU; on a GPU 4096, the most, or as many
-    /// as fit in its memory]. Tokens do not depend on it.
+    /// Most prompt tokens of one pass while no stream generates [default: 256 on the CPU; on a GPU the most,
+    /// 4096, with --deterministic 128, or as many as fit in its memory]. Tokens do not depend on it.
     #[arg(long, visible_alias = "chunked-prefill-size", env = "KD_PREFILL_CHUNK", value_name = "N")]
     pub(crate) prefill_chunk: Option<NonZeroUsize>,
     /// Most prompt tokens that are read between two rounds of streams that generate, which wait for them [default: 256 on the
@@ -98,8 +111,9 @@ pub(crate) struct ChunkArgs {
     #[arg(long, env = "KD_MIXED_CHUNK", value_name = "N")]
     pub(crate) mixed_chunk: Option<NonZeroUsize>,
     /// Read prompts with the kernels of generation, up to 128 tokens a pass: a token's logits have the same bits whether it was read
-    /// or generated, so an answer that is stopped and continued as a prompt goes on as if it had not been. On a GPU long prompts
-    /// take several times as long; on the CPU it is always so.
+    /// or generated, so an answer that is stopped and continued as a prompt goes on as if it had not been, unless presence or frequency
+    /// penalties or --min-tokens, which count the answer's tokens alone, are set. On a GPU long prompts take several times as long;
+    /// on the CPU it is always so.
     #[arg(long, env = "KD_DETERMINISTIC", value_parser = BoolishValueParser::new())]
     pub(crate) deterministic: bool,
 }

@@ -40,12 +40,18 @@ impl Record {
         self.0.insert(key.to_owned(), value.into());
     }
 
-    /// A field of the file at `path`, if that was written by the same command at the same commit on the same machine.
+    /// A field of the file at `path`, if that was written by the same command at the same commit on the same
+    /// machine, with the same pages.
     pub(crate) fn earlier(&self, path: Option<&Path>, key: &str) -> Option<Value> {
         let mut found: Map<String, Value> = serde_json::from_slice(&input::bytes(path?).ok()?).ok()?;
-        let same =
-            ["what", "command", "commit", "machine"].iter().all(|&key| found.get(key) == self.0.get(key));
+        let same = self.goes_on(&found);
         found.remove(key).filter(|_| same)
+    }
+
+    /// Whether `found` was measured as this is. The pages can be another's under the same command, by a variable of the environment.
+    fn goes_on(&self, found: &Map<String, Value>) -> bool {
+        let alike = ["what", "command", "commit", "machine", "kv_cache_dtype"];
+        alike.iter().all(|&key| found.get(key) == self.0.get(key))
     }
 
     /// Writes the file whole or not at all; without a path, nothing.
@@ -193,7 +199,7 @@ mod tests {
     use serde_json::ser::Serializer;
     use serde_json::{Value, json};
 
-    use super::{Lines, date, describe};
+    use super::{Lines, Record, date, describe};
 
     #[test]
     fn a_list_has_a_line_for_each_entry() {
@@ -208,6 +214,18 @@ mod tests {
             ["{", r#""a": ["#, entries[0], entries[1], "],", r#""d": 1,"#, r#""e": ["#, "]", "}"]
         );
         assert_eq!(serde_json::from_str::<Value>(&text).expect("JSON"), value);
+    }
+
+    #[test]
+    fn a_record_goes_on_with_one_of_the_same_pages_only() {
+        let with = |dtype: &str| {
+            let mut record = Record::on("rounds", json!({}));
+            record.set("kv_cache_dtype", dtype);
+            record
+        };
+        assert!(with("auto").goes_on(&with("auto").0));
+        assert!(!with("fp8").goes_on(&with("auto").0));
+        assert!(!with("auto").goes_on(&Record::on("rounds", json!({})).0));
     }
 
     #[test]

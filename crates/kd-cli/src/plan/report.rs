@@ -191,6 +191,7 @@ pub(super) fn fill(args: &PlanArgs, measured: &Measured, costs: &CostModel, reco
         };
         passes.iter().map(one).collect()
     };
+    record.set("kv_cache_dtype", args.common.cache.name());
     record
         .set("buckets", (0..SIZES).map(edge).filter(|&rows| rows <= args.max_rows.get()).collect::<Vec<_>>());
     record.set("verify", passes(&measured.verify));

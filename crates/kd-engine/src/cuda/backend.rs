@@ -107,9 +107,7 @@ impl Cuda {
 
     /// Captures every size that a round can have.
     fn warm_up(&mut self, streams: usize, nodes: usize) -> Result<(), CudaError> {
-        // Passes of padding alone: nothing that they leave behind is ever read.
-        self.shared.lock().state.inputs.write(&self.stream, &[], &[])?;
-        self.shared.lock().state.inputs.write_moves(&self.stream, &[])?;
+        self.write_padding()?;
         for bucket in self.buckets.all() {
             let graph = self.shared.capture(&self.stream, bucket, Passes::verify)?;
             self.verify.insert(bucket, graph);
@@ -118,6 +116,8 @@ impl Cuda {
             self.plain.insert(bucket, self.shared.capture(&self.stream, bucket, Passes::plain)?);
         }
         self.prompt_once()?;
+        // With passes of rounds it has left its token and its move.
+        self.write_padding()?;
         let depths = self.shared.lock().drafting.as_ref().map_or(0, Drafting::depths);
         let drafts = nodes > 0 && depths > 0;
         for count in up_to(streams * (1 + nodes.min(depths))) {
@@ -135,6 +135,13 @@ impl Cuda {
             self.rotated.insert(bucket, self.shared.capture(&self.stream, bucket, Passes::rotated)?);
         }
         self.stream.synchronize().map_err(CudaError::from)
+    }
+
+    /// Inputs of passes of padding alone: nothing that they leave behind is ever read.
+    fn write_padding(&self) -> Result<(), CudaError> {
+        let mut passes = self.shared.lock();
+        passes.state.inputs.write(&self.stream, &[], &[])?;
+        passes.state.inputs.write_moves(&self.stream, &[])
     }
 
     /// Reads a token into a page that no stream has: what the driver loads at first launches is there then.

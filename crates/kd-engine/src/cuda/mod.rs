@@ -81,7 +81,8 @@ impl Gpu {
 
     /// Lets prompts take the passes of rounds, in chains of up to [`MOST_CHAIN`] rows, instead of passes of their own with other
     /// kernels. A row then has the same bits whether its token was read or generated, so an answer does not change where it is
-    /// stopped and continued, or scored, as a prompt. Reading a long prompt takes several times as long.
+    /// stopped and continued, or scored, as a prompt, unless presence or frequency penalties or `min_tokens`, which count the answer's
+    /// tokens alone, are set. Reading a long prompt takes several times as long.
     #[must_use]
     pub fn deterministic(self, deterministic: bool) -> Self {
         Self { deterministic, ..self }

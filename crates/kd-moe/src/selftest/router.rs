@@ -1,6 +1,7 @@
 //! `router` and `router_wgmma` against [`Router::route`](crate::Router::route), and against each other bit by bit.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use half::bf16;
 use kd_kernels::bundle::Row;
@@ -21,6 +22,10 @@ const LEAD: f32 = 4.0 * SCORE;
 const WEIGHT: f32 = 1e-6;
 /// The input row that holds a NaN.
 const NAN_ROW: usize = 5;
+/// Experts of equal weights and biases end a choice before these ids, where warps, CTAs and clusters begin.
+const EDGES: [usize; 5] = [16, 32, 64, 128, 256];
+/// The input row that ties the experts around the first edge; those of the others follow.
+const TIED_ROWS: usize = 7;
 /// The input row that is padding.
 const PADDED_ROW: usize = 6;
 
@@ -49,6 +54,29 @@ fn slot(row: usize) -> i32 {
     if row == PADDED_ROW { -1 } else { i32::try_from(row).unwrap_or(i32::MAX) }
 }
 
+/// For each edge the `top_k` experts before it and two behind it, which tie: all of them would be chosen next, so the lowest are.
+/// Without those edges that have too few experts on a side.
+fn tie(weight: &mut [bf16], bias: &mut [f32], x: &mut [bf16], top_k: usize) -> Vec<Range<usize>> {
+    let (experts, width) = (bias.len(), weight.len() / bias.len());
+    let mut ties: Vec<Range<usize>> = Vec::new();
+    for edge in EDGES {
+        let before = ties.last().map_or(0, |tied| tied.end);
+        if edge < before + top_k || edge + 2 > experts {
+            continue;
+        }
+        let tied = edge - top_k..edge + 2;
+        let first = tied.start * width..(tied.start + 1) * width;
+        tied.clone().for_each(|e| weight.copy_within(first.clone(), e * width));
+        bias[tied.clone()].fill(0.0);
+        // As an input their weights have a logit of some 16 / 3 with themselves, and hardly any with others.
+        if let Some(row) = x.chunks_exact_mut(width).nth(TIED_ROWS + ties.len()) {
+            row.copy_from_slice(&weight[first]);
+        }
+        ties.push(tied);
+    }
+    ties
+}
+
 struct Case {
     stream: Stream,
     unit: String,
@@ -60,6 +88,8 @@ struct Case {
     weight: CudaSlice<bf16>,
     bias: CudaSlice<f32>,
     cpu: Router,
+    /// The experts that each row from [`TIED_ROWS`] on ties.
+    ties: Vec<Range<usize>>,
     /// The CPU's result on all input rows.
     expected: Routing,
 }
@@ -103,12 +133,13 @@ impl Case {
         let ((h, width), (e, experts), (t, top_k)) = (row.dim("H")?, row.dim("E")?, row.dim("T")?);
         let failed = |what: String| Failure::Wrong { unit: row.unit.clone(), rows, what };
         let (stream, mut random) = (device.stream()?, Random::new(seed));
-        let weight = random.values(experts * width, 4.0 / (width as f32).sqrt());
-        let bias: Vec<f32> = (0..experts).map(|_| 0.2 * random.unit()).collect();
+        let mut weight = random.values(experts * width, 4.0 / (width as f32).sqrt());
+        let mut bias: Vec<f32> = (0..experts).map(|_| 0.2 * random.unit()).collect();
         let mut x = random.values(rows * width, 1.0);
         if rows > NAN_ROW {
             x[NAN_ROW * width + width / 2] = bf16::NAN;
         }
+        let ties = tie(&mut weight, &mut bias, &mut x, top_k);
         let values = x.iter().map(|value| value.to_f32()).collect();
         let matrix = Matrix::from_vec(rows, width, values).map_err(|error| failed(error.to_string()))?;
         let cpu = Router {
@@ -134,6 +165,7 @@ impl Case {
             bias: upload(&stream, &bias)?,
             expected: cpu.route(&Pool::single(), matrix.view()),
             cpu,
+            ties,
             x,
             stream,
         })
@@ -180,7 +212,15 @@ impl Case {
                 return Err(format!("weight {weight}, not {expected}"));
             }
         }
-        let clear = self.cpu.margin(expected) > LEAD;
+        let margin = self.cpu.margin(expected);
+        // Equal weights have equal sums, so ties are clear: the lowest ids.
+        let tied = input.checked_sub(TIED_ROWS).and_then(|i| self.ties.get(i));
+        if let Some(tied) = tied
+            && (margin != 0.0 || !wanted.iter().all(|id| tied.contains(&(id.cast_unsigned() as usize))))
+        {
+            return Err(format!("the CPU chose {wanted:?} by {margin}, so no choice ends among {tied:?}"));
+        }
+        let clear = tied.is_some() || margin > LEAD;
         if clear && ids != wanted {
             return Err(format!("chose {ids:?}, not {wanted:?}"));
         }
@@ -273,9 +313,10 @@ impl Subject for Case {
         Ok(f64::from(worst / SCORE))
     }
 
-    /// Rows that a model has: one of NaN takes longer to choose for, and padding chooses nothing.
+    /// Rows that a model has: one of NaN takes longer to choose for, padding chooses nothing, and experts do not tie.
     fn timed(&self, rows: usize) -> Vec<usize> {
-        let ordinary = |row: &usize| ![NAN_ROW, PADDED_ROW].contains(row);
+        let tied = TIED_ROWS..TIED_ROWS + self.ties.len();
+        let ordinary = |row: &usize| ![NAN_ROW, PADDED_ROW].contains(row) && !tied.contains(row);
         let all = self.x.len() / self.width;
         (0..all).filter(ordinary).cycle().take(rows).collect()
     }
@@ -283,5 +324,50 @@ impl Subject for Case {
     fn bytes(&self, rows: usize) -> usize {
         (self.experts + rows) * self.width * size_of::<bf16>()
             + rows * (self.experts * size_of::<f32>() + self.expected.top_k * 8)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use half::bf16;
+    use kd_kernels::selftest::Random;
+    use kd_tensor::{Bf16Matrix, Matrix, Pool};
+
+    use super::{TIED_ROWS, tie};
+    use crate::{Router, RouterConfig};
+
+    /// What the check asks of a device: the lowest of equal experts, on both sides of the edge.
+    #[test]
+    fn a_tied_row_chooses_the_experts_before_its_edge() {
+        for (experts, top_k, width, edges) in
+            [(384, 8, 7168, vec![16, 32, 64, 128, 256]), (24, 4, 256, vec![16])]
+        {
+            let (mut random, rows) = (Random::new(1), TIED_ROWS + edges.len());
+            let mut weight = random.values(experts * width, 4.0 / (width as f32).sqrt());
+            let mut bias: Vec<f32> = (0..experts).map(|_| 0.2 * random.unit()).collect();
+            let mut x = random.values(rows * width, 1.0);
+            let ties = tie(&mut weight, &mut bias, &mut x, top_k);
+            assert_eq!(ties.len(), edges.len());
+            let x = Matrix::from_vec(rows, width, x.into_iter().map(bf16::to_f32).collect()).expect("rows");
+            for groups in [1, 8] {
+                let router = Router {
+                    weight: Bf16Matrix::new(experts, width, weight.clone()).expect("weights"),
+                    bias: bias.clone(),
+                    config: RouterConfig {
+                        top_k,
+                        groups,
+                        top_groups: groups.div_ceil(2),
+                        normalize: true,
+                        scaling: 2.827,
+                    },
+                };
+                let routing = router.route(&Pool::single(), x.view());
+                for (row, &edge) in (TIED_ROWS..).zip(&edges) {
+                    let ids = &routing.ids[row * top_k..(row + 1) * top_k];
+                    assert!(ids.iter().copied().eq((edge - top_k as u32)..edge), "{groups} groups: {ids:?}");
+                    assert_eq!(router.margin(routing.scores.row(row)), 0.0);
+                }
+            }
+        }
     }
 }

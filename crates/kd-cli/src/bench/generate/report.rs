@@ -198,6 +198,7 @@ fn verdicts(cells: &[Cell]) -> Vec<Verdict> {
 pub(super) fn describe(args: &BenchGenerateArgs, floors: &Floors, record: &mut Record) {
     record.set("floors", floors.json());
     record.set("max_tokens", args.max_tokens.get());
+    record.set("kv_cache_dtype", args.common.cache.name());
     let values = "tokens a second after the first tokens; ratios are quotients of medians, with the ends of their 95 % bootstrap intervals over repetitions; a cell of fewer than five, or without a rate, is undecided";
     record.set("values", values);
 }
