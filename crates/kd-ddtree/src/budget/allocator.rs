@@ -7,6 +7,8 @@ use super::calibration::{Calibrated, Calibration, Errors, Verdict};
 use super::cost::{CostModel, Stored};
 use super::gain::Gain;
 use super::growth::Growth;
+use super::habit::Habits;
+use super::ragged;
 use super::record::{CLASSES, Record};
 use super::search::{Candidate, Load, Market, Way};
 use crate::forest::StreamLimits;
@@ -14,30 +16,22 @@ use crate::row::DraftRow;
 use crate::tree::{MAX_NODES, Tree};
 
 /// Rounds without nodes before anything else is thought of.
-const WARM: u32 = 4;
-/// How drafting must compare with plain decoding to become the rule, and to remain it, where there is one stream.
-const BETTER: f64 = 1.01;
-const STILL: f64 = 0.99;
-/// What it must be better beyond that where there are many.
-const TOGETHER: f64 = 0.04;
-/// Rounds between two reviews while plain decoding is the rule.
-const REVIEW: u32 = 8;
-/// Rounds after which the other way is looked at again: at first, and at most.
-const AGAIN: [u32; 2] = [64, 2048];
+const WARM: u64 = 4;
+/// How drafting must compare with plain decoding to become the rule.
+const BETTER: f64 = 1.02;
+/// Rounds between two reviews while plain decoding is the rule: at first, and at most.
+const REVIEW: [u32; 2] = [8, 64];
+/// Rounds for which a plan holds while drafting is better than plain decoding by more than a share.
+const HOLD: (u32, f64) = (2, 1.25);
 /// Drafted rounds between two plain ones, so that the comparison stays true: at least and at most, and how many more for an
 /// advantage of one.
 const COMPARE: [u32; 2] = [8, 48];
 const CLOSE: f64 = 200.0;
 
+/// Tokens more than others that a round may gain the stream with most left; if it seems to be more, that stream has ended.
+const MOST: f64 = 16.0;
 /// Nodes at which streams are compared.
 const USUAL: f64 = 8.0;
-
-/// How drafting must compare with plain decoding to be the rule. Of many streams that draft some end early, and the last ones run
-/// alone; a single one loses nothing by that.
-fn margin(streams: usize, drafting: bool) -> f64 {
-    let alone = if drafting { STILL } else { BETTER };
-    alone + TOGETHER * (1.0 - 1.0 / streams as f64)
-}
 
 /// Drafted rounds between two plain ones: the fewer the closer drafting is to plain decoding, and the less a plain one costs.
 fn distance(advantage: f64) -> u32 {
@@ -70,11 +64,14 @@ pub struct Plan {
     kind: Kind,
     /// Tokens a second of the best way known; not positive before one is.
     rate: f64,
-    /// What a gained token is worth, if this is a look.
+    /// What a gained token is worth.
     worth: f64,
     /// Seconds of a round without nodes.
     plain: f64,
     streams: usize,
+    /// Tokens left of the stream that has most, and what tokens are worth by their number.
+    left: usize,
+    token: Option<ragged::Worth>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -83,6 +80,8 @@ enum Kind {
     Best,
     /// To learn; with so many rows, where they are given.
     Look(Option<usize>),
+    /// To see what drafts are like now; nodes are verified if that pays.
+    Glance,
 }
 
 /// What a round took and gained.
@@ -113,6 +112,22 @@ impl Outcome {
     pub fn seconds(&self) -> f64 {
         self.read + self.draft + self.verify
     }
+}
+
+/// A drafted round whose gains are not known yet.
+#[derive(Debug, Clone, Copy)]
+struct Open {
+    /// Kind and number of the streams when drafting began, and their number now.
+    class: usize,
+    crowd: usize,
+    streams: usize,
+    /// Tokens left of the stream that has most.
+    left: usize,
+    /// Draft tokens accepted, mean over all streams.
+    mean: f64,
+    /// Seconds ÷ those of a round without drafts.
+    lasted: f64,
+    worth: Option<ragged::Worth>,
 }
 
 /// How many rounds were spent on what.
@@ -152,15 +167,25 @@ pub struct Allocator {
     classes: [Class; CLASSES],
     account: Account,
     counts: Counts,
-    /// Whether drafting is the rule.
-    drafting: bool,
-    /// Rounds since the other way was last seen, and how many it may be.
+    habits: Habits,
+    /// A drafted round whose gains are not known yet.
+    open: Option<Open>,
+    /// Kind of streams and their number, if drafting is the rule for them, and rounds of it so far.
+    drafting: Option<(usize, usize)>,
+    stretch: u32,
+    /// Rounds without drafts that drafting may still lose before it is the rule no more: it fills up by what it gains.
+    patience: f64,
+    /// Rounds since the other way was last seen.
     since: u32,
-    again: u32,
-    /// Rounds until the next review, and the streams for which the last one holds, as [`streams_of`] counts them.
+    /// What a draft was worth at which was just glanced.
+    glanced: Option<f64>,
+    /// What the last review decided, for how many rounds it holds if streams remain as they were, as [`streams_of`] counts them,
+    /// and for how long the next one holds that finds nothing new.
+    held: Option<Plan>,
     rest: u32,
+    calm: u32,
     reviewed: [usize; 3],
-    rounds: u32,
+    rounds: u64,
 }
 
 /// What a review depends on: all streams, those that may draft, and those of them that never did.
@@ -200,10 +225,16 @@ impl Allocator {
             classes: Default::default(),
             account: Account::new(options.exploration),
             counts: Counts::default(),
-            drafting: false,
+            habits: Habits::default(),
+            open: None,
+            drafting: None,
+            stretch: 0,
+            patience: 0.0,
             since: 0,
-            again: AGAIN[0],
+            glanced: None,
+            held: None,
             rest: 0,
+            calm: REVIEW[0],
             reviewed: [0; 3],
             rounds: 0,
         }
@@ -257,35 +288,54 @@ impl Allocator {
     /// Decides who drafts.
     pub fn plan(&mut self, load: &Load<'_>) -> Plan {
         let streams = load.streams;
-        let idle =
-            Plan { drafters: 0, reach: 0, kind: Kind::Best, rate: 0.0, worth: 1.0, plain: 0.0, streams };
+        let left = load.candidates.iter().map(|candidate| candidate.left).max().unwrap_or(0);
+        self.settle(streams, left);
+        let (kind, rate, worth, plain, token) = (Kind::Best, 0.0, 1.0, 0.0, None);
+        let idle = Plan { drafters: 0, reach: 0, kind, rate, worth, plain, streams, left, token };
         if self.rounds < WARM || load.candidates.is_empty() {
             return idle;
         }
         let reviewed = streams_of(streams, load.candidates);
-        if self.rests(reviewed) {
+        if let Some(held) = self.held.filter(|_| self.rests(reviewed)) {
             self.rest -= 1;
-            return idle;
+            return Plan { left, ..held };
         }
+        let class = load.candidates[0].record.class();
+        if reviewed[2] > self.reviewed[2] {
+            self.habits.hope(class, streams);
+            if let Some((class, streams)) = self.drafting {
+                self.habits.drafted(class, streams, std::mem::take(&mut self.stretch), true);
+            }
+        }
+        let (habit, glanced) = (self.habits.of(class, streams), self.glanced.take());
         let market = self.market(*load);
         // Nothing is compared with a guess: rounds of a new size or context are plain until they are measured.
         let Some(plain) = market.plain_seconds().filter(|_| market.is_size_measured(load.rows)) else {
             return idle;
         };
         let plain_rate = streams as f64 / plain;
-        let needed = plain_rate * margin(streams, self.drafting);
+        // What is the rule is judged by what it brings, and not by every single draft.
+        let needed = match self.drafting {
+            None => plain_rate * BETTER,
+            Some(_) if self.patience > 0.0 => 0.0,
+            Some(_) => f64::INFINITY,
+        };
         let best = market.best().filter(|&(_, rate)| rate > needed);
         let rate = best.map_or(plain_rate, |(_, rate)| rate);
-        let draft = |drafters: usize, kind: Kind| {
-            let reach = market.reach(drafters, rate);
-            Plan { drafters, reach, kind, rate, worth: market.worth(drafters), plain, streams }
+        let draft = |way: Way, kind: Kind| {
+            let (reach, worth) = (market.reach(way.drafters, rate), market.worth.of(way.drafters));
+            Plan { drafters: way.drafters, reach, kind, rate, worth, plain, token: Some(market.worth), ..idle }
         };
         let look = |way: Way| {
-            let plan = draft(way.drafters, Kind::Look(Some(way.rows)));
+            let plan = draft(way, Kind::Look(Some(way.rows)));
             Plan { reach: plan.reach.max(way.rows - load.rows), ..plan }
         };
+        let glance = |drafters: usize| {
+            draft(Way { drafters, rows: load.rows + drafters * load.depths }, Kind::Glance)
+        };
         let compare = Plan { kind: Kind::Look(None), rate, plain, ..idle };
-        let affords = |regret| self.account.affords(regret);
+        let affords = |regret: f64| self.account.affords(regret);
+        let affordable = |&(_, regret): &(usize, f64)| affords(regret);
         let plan = match best {
             Some((_, rate))
                 if self.since >= distance(rate / plain_rate) && affords(plain - streams as f64 / rate) =>
@@ -294,28 +344,55 @@ impl Allocator {
             }
             Some((way, _)) => {
                 let promising = market.promising(rate, affords);
-                promising.map_or_else(|| draft(way.drafters, Kind::Best), |(way, _)| look(way))
+                promising.map_or_else(|| draft(way, Kind::Best), |(other, _)| look(other))
             }
             None => {
-                let promising = market.promising(rate, affords);
-                // What is in doubt is cleared up before what is only unmeasured, if that costs less.
-                let cheaper = |r: f64| promising.is_none_or(|(_, other)| r <= other);
-                let probe =
-                    market.probe(rate, margin(streams, false)).filter(|&(_, r)| affords(r) && cheaper(r));
-                let refresh =
-                    || market.refresh(rate).filter(|&(_, r)| self.since >= self.again && affords(r));
-                let way = || promising.or_else(refresh).map(|(way, _)| look(way));
-                let probe = probe.map(|(drafters, _)| draft(drafters, Kind::Look(None)));
-                probe.or_else(way).unwrap_or(Plan { rate, plain, ..idle })
+                // One stream's draft was so good that it would pay if all were like it.
+                let alike = glanced.filter(|&worth| market.rate_if(worth) > BETTER * plain_rate).and_then(|_| market.all());
+                let due = self.since >= habit.again;
+                let glances = alike.or_else(|| market.glance().filter(|_| due)).filter(affordable);
+                let looks = || market.promising(rate, affords).map(|(way, _)| look(way));
+                let plan = glances.map(|(drafters, _)| glance(drafters)).or_else(looks);
+                plan.unwrap_or(Plan { rate, plain, ..idle })
             }
         };
         let drafts = best.is_some();
-        if drafts != self.drafting {
-            (self.drafting, self.since, self.again) = (drafts, 0, AGAIN[0]);
+        let advantage = rate / plain_rate;
+        if glanced.is_some() && !drafts && plan.kind != Kind::Glance {
+            self.habits.failed(class, streams);
         }
-        self.rest = if plan == (Plan { rate, plain, ..idle }) { REVIEW } else { 0 };
+        self.follow(drafts.then_some((class, streams)), habit.patience());
+        let is_idle = plan == (Plan { rate, plain, ..idle });
+        self.calm = if is_idle { (2 * self.calm).min(REVIEW[1]) } else { REVIEW[0] };
+        let until = habit.again.saturating_sub(self.since).max(1);
+        let all = plan.kind == Kind::Best && plan.drafters == load.candidates.len() && advantage > HOLD.1;
+        self.rest = if is_idle { (self.calm / 2).min(until) } else if all { HOLD.0 } else { 0 };
+        self.held = (self.rest > 0).then_some(plan);
         self.reviewed = reviewed;
         plan
+    }
+
+    /// Takes note of what the last drafted round gained, now that it is known how much the stream with most left still has.
+    fn settle(&mut self, streams: usize, left: usize) {
+        let Some(open) = self.open.take().filter(|open| streams <= open.streams && left <= open.left) else { return };
+        let all = 1.0 + open.mean;
+        // The one with most left may have been told to stop.
+        let last = ((open.left - left) as f64).min(all + MOST).max(1.0);
+        self.habits.gained(open.class, open.crowd, [last - 1.0, open.mean]);
+        let most = 2.0 * self.habits.of(open.class, open.crowd).patience();
+        self.patience = (self.patience + open.worth.map_or(all, |worth| worth.spared(all, last)) - open.lasted).min(most);
+    }
+
+    /// Takes note of what is the rule from here on.
+    fn follow(&mut self, drafting: Option<(usize, usize)>, patience: f64) {
+        if let Some((class, streams)) = self.drafting.filter(|_| drafting.is_none()) {
+            self.habits.drafted(class, streams, self.stretch, false);
+        }
+        if drafting.is_some() != self.drafting.is_some() {
+            (self.stretch, self.since, self.patience) = (0, 0, patience);
+        }
+        // Of streams that began together, those that are left count as all.
+        self.drafting = drafting.map(|now| self.drafting.map_or(now, |old| if old.0 == now.0 && old.1 >= now.1 { old } else { now }));
     }
 
     /// Draft rows of the stream of this record with the probabilities that they are worth.
@@ -334,12 +411,15 @@ impl Allocator {
         let least = drafters * load.depths;
         let floor = drafters * self.options.limits.floor;
         let least = least.max(floor).max(fixed.unwrap_or(0)).min(plan.reach);
-        Growth::new(&market, drafters, floor, [least, plan.reach], fixed)
+        Growth::new(&market, (drafters, plan.worth), floor, [least, plan.reach], fixed)
     }
 
     /// Learns from the tree that was grown of the draft of a stream of this plan, before it is cut to what is verified.
     pub fn drafted(&mut self, plan: &Plan, record: &mut Record, tree: &Tree) {
-        self.classes[record.class()].gain.observe(record, tree, plan.drafters.max(1));
+        let worth = self.classes[record.class()].gain.observe(record, tree, plan.drafters.max(1), self.rounds);
+        if plan.kind == Kind::Glance {
+            self.glanced = Some(self.glanced.unwrap_or(0.0) + worth / plan.drafters as f64);
+        }
     }
 
     /// Learns from the tokens that the target chose where a stream had drafted.
@@ -359,27 +439,38 @@ impl Allocator {
         let plain = if plan.plain > 0.0 { plan.plain } else { outcome.seconds() };
         match plan.kind {
             Kind::Best => self.account.earn(outcome.seconds(), plain),
-            Kind::Look(_) => {
+            Kind::Look(_) | Kind::Glance => {
                 let tokens = plan.streams as f64 + plan.worth * outcome.accepted;
-                // A disturbance would have come anyway: what a look costs is what such a round takes.
-                let prices = self.costs.prices(outcome.context);
-                let verify = prices.verify(outcome.rows).unwrap_or(outcome.verify);
-                let draft = prices.draft(outcome.drafting).unwrap_or(outcome.draft);
-                let usual = prices.read(outcome.read_tokens) + draft + verify;
-                self.account.spend(outcome.seconds().min(usual) - tokens / plan.rate, plain);
+                self.account.spend(self.usual(outcome) - tokens / plan.rate, plain);
             }
         }
         let count = match (plan.kind, plan.drafters) {
-            (Kind::Look(_), _) => &mut self.counts.looks,
+            (Kind::Look(_) | Kind::Glance, _) => &mut self.counts.looks,
             (Kind::Best, 0) => &mut self.counts.plain,
             (Kind::Best, _) => &mut self.counts.drafted,
         };
         *count += 1;
-        let other = (plan.drafters == 0) == self.drafting;
-        if other {
-            self.again = if plan.drafters > 0 { (2 * self.again).min(AGAIN[1]) } else { self.again };
+        self.open = self.drafting.filter(|_| plan.drafters > 0).map(|(class, crowd)| Open {
+            class,
+            crowd,
+            streams: plan.streams,
+            left: plan.left,
+            mean: outcome.accepted / plan.streams as f64,
+            lasted: self.usual(outcome) / plan.plain,
+            worth: plan.token,
+        });
+        self.stretch += u32::from(self.open.is_some());
+        if (plan.drafters == 0) == self.drafting.is_some() {
             self.since = 0;
         }
+    }
+
+    /// Seconds that such a round takes: a disturbance would have come anyway.
+    fn usual(&self, outcome: &Outcome) -> f64 {
+        let prices = self.costs.prices(outcome.context);
+        let verify = prices.verify(outcome.rows).unwrap_or(outcome.verify);
+        let draft = prices.draft(outcome.drafting).unwrap_or(outcome.draft);
+        outcome.seconds().min(prices.read(outcome.read_tokens) + draft + verify)
     }
 
     /// Whether the last review still holds for these streams.
@@ -389,6 +480,9 @@ impl Allocator {
 
     fn market<'a>(&'a self, load: Load<'a>) -> Market<'a> {
         let gains = self.classes.each_ref().map(|class| &class.gain);
-        Market::new(load, &self.costs, gains, self.options.limits, self.drafting)
+        let class = load.candidates.first().map_or(0, |candidate| candidate.record.class());
+        let streams = self.drafting.map_or(load.streams, |(_, streams)| streams.max(load.streams));
+        let last = self.habits.of(class, streams).last();
+        Market::new(load, &self.costs, gains, self.options.limits, last)
     }
 }

@@ -26,6 +26,8 @@ pub struct Growth {
     /// Nodes that are verified whatever they are worth.
     fixed: Option<usize>,
     streams: f64,
+    /// What a gained token is worth.
+    worth: f64,
     /// Seconds by which a gained token lengthens a round: the drafter has to read it.
     read: f64,
     phi: Vec<f64>,
@@ -36,7 +38,7 @@ impl Growth {
     /// `least` and `most` nodes for `drafters` streams, of which at least `floor` nodes must be verified if any are.
     pub(crate) fn new(
         market: &Market<'_>,
-        drafters: usize,
+        (drafters, worth): (usize, f64),
         floor: usize,
         [least, most]: [usize; 2],
         fixed: Option<usize>,
@@ -51,6 +53,7 @@ impl Growth {
             most,
             fixed,
             streams: market.load.streams as f64,
+            worth,
             read: market.prices.read(1),
             phi: Vec::with_capacity(most + 1),
             best: (0, 0.0),
@@ -88,7 +91,7 @@ impl Growth {
     }
 
     fn rate(&self, stop: Stop, gained: f64) -> f64 {
-        (self.streams + gained) / (stop.seconds + self.read * gained)
+        (self.streams + self.worth * gained) / (stop.seconds + self.read * gained)
     }
 
     /// Judges the stops up to `nodes` nodes; whether the last of them was there.

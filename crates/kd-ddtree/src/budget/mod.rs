@@ -22,6 +22,8 @@ mod cost;
 mod curve;
 mod gain;
 mod growth;
+mod habit;
+mod ragged;
 mod record;
 mod search;
 

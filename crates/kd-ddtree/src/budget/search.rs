@@ -4,6 +4,7 @@ use super::account::ROOM;
 use super::buckets::{SIZES, bucket, edge};
 use super::cost::{CostModel, Prices};
 use super::gain::Gain;
+use super::ragged::Worth;
 use super::record::{CLASSES, Record};
 use crate::forest::StreamLimits;
 
@@ -20,8 +21,8 @@ const PROMISING: f64 = 1.03;
 /// How much larger than the largest pass that was measured one may be that is looked at, unless so many streams cannot draft in
 /// a smaller one: beyond that nothing is known.
 const FARTHEST: f64 = 4.0;
-/// Tokens left of each stream at which half of what a single drafted round gains is lost at ragged ends.
-const RAGGED: f64 = 256.0;
+/// A glance is at all streams if that takes no more than so many times as long as at one.
+const ALL: f64 = 1.4;
 /// How likely a hope is to come true.
 const LUCK: f64 = 0.2;
 
@@ -67,11 +68,9 @@ pub(crate) struct Way {
 #[derive(Debug, Clone, Copy, Default)]
 struct Crowd {
     size: usize,
-    /// What their drafts are expected to be worth, may well be worth if streams differ by chance, and may be worth at the very
-    /// best, all streams alike, by kind.
+    /// What their drafts are expected to be worth, and may well be worth if streams differ by chance, by kind.
     ratios: [f64; CLASSES],
     hopes: [f64; CLASSES],
-    chances: [f64; CLASSES],
     unread: usize,
 }
 
@@ -82,8 +81,7 @@ pub(crate) struct Market<'a> {
     costs: &'a CostModel,
     gains: [&'a Gain; CLASSES],
     limits: StreamLimits,
-    /// Whether drafting is the rule.
-    drafting: bool,
+    pub(crate) worth: Worth,
     /// Of one, two, four, … and all candidates.
     crowds: Vec<Crowd>,
 }
@@ -94,7 +92,7 @@ impl<'a> Market<'a> {
         costs: &'a CostModel,
         gains: [&'a Gain; CLASSES],
         limits: StreamLimits,
-        drafting: bool,
+        last: f64,
     ) -> Self {
         let all = load.candidates.len();
         let (mut crowd, mut crowds, mut doubts) = (Crowd::default(), Vec::new(), [0.0; CLASSES]);
@@ -105,13 +103,14 @@ impl<'a> Market<'a> {
             let hope = candidate.record.hope(gains[class].spread()) - candidate.record.ratio();
             doubts[class] += hope * hope;
             crowd.hopes[class] = crowd.ratios[class] + doubts[class].sqrt();
-            crowd.chances[class] += candidate.record.chance(gains[class].spread(), gains[class].doubt());
             crowd.unread += candidate.unread;
             if crowd.size.is_power_of_two() || crowd.size == all {
                 crowds.push(crowd);
             }
         }
-        Self { load, prices: costs.prices(load.context), costs, gains, limits, drafting, crowds }
+        let prices = costs.prices(load.context);
+        let worth = Worth::new(&prices, load.streams, last);
+        Self { load, prices, costs, gains, limits, worth, crowds }
     }
 
     /// Seconds of a round without the allocator's nodes. `None` before the first round.
@@ -156,36 +155,31 @@ impl<'a> Market<'a> {
         best(looks).map(|(look, _)| look)
     }
 
-    /// How many streams are to draft so that most is learnt of drafts for what it is expected to cost, and these costs in
-    /// seconds; `None` unless what may come of it makes up for that within the tokens that are left. Nodes are verified
-    /// only if that then pays: close to where drafting pays, all streams draft for next to nothing.
-    pub(crate) fn probe(&self, rate: f64, margin: f64) -> Option<(usize, f64)> {
-        let round = self.load.streams as f64 / rate;
-        let left = self.left();
-        let looks = self.crowds.iter().filter_map(|crowd| {
-            let ways = || self.known_ways().filter(|(other, _)| other.size == crowd.size);
-            let hope = |way: Way| {
-                let gained = self.hoped(&crowd.chances, way);
-                let seconds = self.draft_seconds(way.drafters, gained)? + self.prices.verify(way.rows)?;
-                Some((self.load.streams as f64 + gained) / seconds)
-            };
-            let hope = ways().filter_map(|(_, way)| hope(way)).fold(0.0, f64::max);
-            let unverified = self.prices.draft(self.load.drafting + crowd.size)? + self.backlog(crowd);
-            let regret = ways().map(|(_, way)| self.regret(crowd, way, rate)).fold(unverified, f64::min);
-            let saved = left * (1.0 / rate - 1.0 / hope);
-            let may = hope > PROMISING * margin * rate && LUCK * saved > regret;
-            may.then_some(((crowd.size, regret), crowd.size as f64 / regret.max(round / 16.0)))
-        });
-        best(looks).map(|(look, _)| look)
+    /// How many streams draft to see how drafts fare now, none of whose nodes need be verified, and what that costs in seconds:
+    /// one stream, or all if that takes little more. `None` before drafts were timed.
+    pub(crate) fn glance(&self) -> Option<(usize, f64)> {
+        let cost = |crowd: &Crowd| {
+            let seconds = self.prices.draft(self.load.drafting + crowd.size)?;
+            Some((crowd.size, seconds - self.prices.draft(self.load.drafting)? + self.backlog(crowd)))
+        };
+        let [one, all] = [cost(self.crowds.first()?)?, cost(self.crowds.last()?)?];
+        Some(if all.1 <= ALL * one.1 { all } else { one })
     }
 
-    /// The way to see with least effort how drafting fares now: one stream's draft, or those of as few as can draft.
-    pub(crate) fn refresh(&self, rate: f64) -> Option<(Way, f64)> {
-        let fewest = self.fewest()?;
-        let known = self.ways().filter(|(_, way)| way.drafters == fewest && self.is_size_measured(way.rows));
-        let rated = known.filter_map(|(crowd, way)| Some(((crowd, way), self.rate(crowd, way)?)));
-        let ((crowd, way), _) = best(rated)?;
-        Some((way, self.regret(crowd, way, rate)))
+    /// Seconds of drafting for all.
+    pub(crate) fn all(&self) -> Option<(usize, f64)> {
+        let crowd = self.crowds.last()?;
+        let seconds = self.prices.draft(self.load.drafting + crowd.size)?;
+        Some((crowd.size, seconds - self.prices.draft(self.load.drafting)? + self.backlog(crowd)))
+    }
+
+    /// Tokens a second of the best known way for all streams if each draft were worth `worth` of a new stream's.
+    pub(crate) fn rate_if(&self, worth: f64) -> f64 {
+        let Some(crowd) = self.crowds.last() else { return 0.0 };
+        let sum: f64 = crowd.ratios.iter().sum();
+        let like = Crowd { ratios: crowd.ratios.map(|ratio| ratio * worth * crowd.size as f64 / sum), ..*crowd };
+        let ways = self.known_ways().filter(|(other, _)| other.size == crowd.size);
+        ways.filter_map(|(_, way)| self.rate(&like, way)).fold(0.0, f64::max)
     }
 
     /// Nodes worth taking from the heap for `drafters` streams: to the largest bucket that could bring more than `rate`
@@ -219,8 +213,8 @@ impl<'a> Market<'a> {
 
     /// Seconds that a look at a way is expected to cost beyond what its tokens take at `rate`.
     fn regret(&self, crowd: &Crowd, way: Way, rate: f64) -> f64 {
-        let worth = self.worth(way.drafters);
-        let gained = worth * self.gained(crowd, way, 1).unwrap_or(0.0);
+        let gained = self.gained(crowd, way, 1).unwrap_or(0.0);
+        let gained = gained * self.worth.of(way.drafters);
         let draft = self.prices.draft(self.load.drafting + way.drafters);
         // Nothing known of drafting: take it for as long as a round without nodes when all streams draft.
         let share = (way.drafters as f64 / self.load.streams as f64).sqrt();
@@ -234,7 +228,7 @@ impl<'a> Market<'a> {
         let gained = self.gained(crowd, way, EVIDENCE)?;
         let draft = self.draft_seconds(way.drafters, gained)? + self.backlog(crowd) / PAY_OFF;
         let seconds = draft + self.prices.verify(way.rows)?;
-        Some((self.load.streams as f64 + gained) / seconds)
+        Some((self.load.streams as f64 + gained * self.worth.of(way.drafters)) / seconds)
     }
 
     /// Tokens a second that a way may bring beyond what is known: 0 for one that was measured lately. No more rows take
@@ -249,7 +243,8 @@ impl<'a> Market<'a> {
         }
         let draft = self.prices.draft_floor(self.load.drafting + way.drafters);
         let seconds = draft + self.prices.verify_floor(way.rows);
-        (self.load.streams as f64 + self.hoped(&crowd.hopes, way)) / seconds
+        let hoped = self.hoped(&crowd.hopes, way);
+        (self.load.streams as f64 + hoped * self.worth.of(way.drafters)) / seconds
     }
 
     /// Tokens that the drafts of a way are expected to gain; `None` before `evidence` drafts of such streams were seen.
@@ -277,20 +272,6 @@ impl<'a> Market<'a> {
     fn shape(&self, way: Way) -> (f64, f64) {
         let nodes = (way.rows - self.load.rows) as f64 / way.drafters as f64;
         (nodes, way.drafters as f64 * nodes.min(self.load.depths as f64))
-    }
-
-    /// What the tokens are worth that a look gains. A stream alone is through so much sooner, as are all where drafting is the rule;
-    /// but the last one of several that began together is the one that gained least, which matters the more the less is left,
-    /// and what a few of them gain shortens nothing for the others.
-    pub(crate) fn worth(&self, drafters: usize) -> f64 {
-        match drafters == self.load.streams {
-            true if self.drafting || drafters == 1 => 1.0,
-            true => {
-                let left = self.left() / self.load.candidates.len() as f64;
-                left / (left + RAGGED)
-            }
-            false => 0.0,
-        }
     }
 
     /// Tokens that may still be generated, for some streams perhaps as many as `usize` has.

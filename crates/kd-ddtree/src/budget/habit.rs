@@ -1,0 +1,96 @@
+//! How long drafting lasts once it is the rule, and how soon it is looked at again while it is not.
+
+use super::record::CLASSES;
+
+/// Rounds after which drafting is looked at again: at first, and at most.
+const AGAIN: [u32; 2] = [8, 4096];
+/// Rounds of drafting in a row before any were seen.
+const STRETCH: f64 = 32.0;
+/// Rounds of drafting in a row that make a round of patience.
+const PATIENT: f64 = 6.0;
+/// Drafted rounds in a row that show that drafting can pay here.
+const LONG: u32 = 8;
+/// What the stream with most left is taken to gain before any were seen together, and all streams on average.
+const GAINED: [f64; 2] = [0.8, 1.0];
+/// What remains of a drafted round after one more.
+const FADE: f64 = 0.95;
+/// Powers of two of streams that are kept apart: few streams may do well where many do not.
+const CROWDS: usize = 8;
+
+/// What was learnt of drafting by one kind of streams, so many at once.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Habit {
+    /// Drafted rounds in a row, an average.
+    pub(crate) stretch: f64,
+    /// Rounds between two looks in vain.
+    pub(crate) again: u32,
+    /// Tokens that a round gained the stream with most left, and all streams on average, both averages over drafted rounds.
+    gained: [f64; 2],
+}
+
+impl Habit {
+    /// Rounds without drafts that drafting may lose before it ends: the longer it used to last, the less bad luck says.
+    pub(crate) fn patience(&self) -> f64 {
+        (self.stretch / PATIENT).clamp(1.0, 3.0)
+    }
+}
+
+impl Habit {
+    /// What the stream with most left gains ÷ what all gain on average.
+    pub(crate) fn last(&self) -> f64 {
+        let [last, mean] = self.gained;
+        (last / mean.max(0.01)).clamp(0.0, 1.0)
+    }
+}
+
+/// Habits by kind and number of streams.
+#[derive(Debug, Clone)]
+pub(crate) struct Habits([[Habit; CROWDS]; CLASSES]);
+
+impl Default for Habits {
+    fn default() -> Self {
+        Self([[Habit { stretch: STRETCH, again: AGAIN[0], gained: GAINED }; CROWDS]; CLASSES])
+    }
+}
+
+impl Habits {
+    /// That of `streams` streams of this kind.
+    pub(crate) fn of(&self, class: usize, streams: usize) -> Habit {
+        self.0[class][crowd(streams)]
+    }
+
+    /// Drafting was the rule for so many rounds in a row, and then was no more, or all that drafted ended.
+    pub(crate) fn drafted(&mut self, class: usize, streams: usize, rounds: u32, ended: bool) {
+        let habit = &mut self.0[class][crowd(streams)];
+        // What the end of the answers cut short would have lasted longer.
+        let rounds_all = f64::from(rounds) * if ended { 2.0 } else { 1.0 };
+        if !ended || rounds_all > habit.stretch {
+            habit.stretch += (rounds_all - habit.stretch) / 2.0;
+        }
+        if rounds >= LONG {
+            habit.again = AGAIN[0];
+        }
+    }
+
+    /// In a round of so many streams, the one with most left and all on average gained so many tokens by drafts.
+    pub(crate) fn gained(&mut self, class: usize, streams: usize, gained: [f64; 2]) {
+        let seen = &mut self.0[class][crowd(streams)].gained;
+        seen.iter_mut().zip(gained).for_each(|(seen, gained)| *seen += (1.0 - FADE) * (gained - *seen));
+    }
+
+    /// A look came to nothing.
+    pub(crate) fn failed(&mut self, class: usize, streams: usize) {
+        let again = &mut self.0[class][crowd(streams)].again;
+        *again = (2 * *again).min(AGAIN[1]);
+    }
+
+    /// New streams came: they may be better than those before.
+    pub(crate) fn hope(&mut self, class: usize, streams: usize) {
+        let again = &mut self.0[class][crowd(streams)].again;
+        *again = (*again / 4).max(AGAIN[0]);
+    }
+}
+
+fn crowd(streams: usize) -> usize {
+    (streams.max(1).ilog2() as usize).min(CROWDS - 1)
+}
