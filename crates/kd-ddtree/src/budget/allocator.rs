@@ -185,6 +185,8 @@ pub struct Allocator {
     rest: u32,
     calm: u32,
     reviewed: [usize; 3],
+    /// Tokens left of the stream that has most.
+    left: usize,
     rounds: u64,
 }
 
@@ -236,6 +238,7 @@ impl Allocator {
             rest: 0,
             calm: REVIEW[0],
             reviewed: [0; 3],
+            left: 0,
             rounds: 0,
         }
     }
@@ -290,18 +293,19 @@ impl Allocator {
         let streams = load.streams;
         let left = load.candidates.iter().map(|candidate| candidate.left).max().unwrap_or(0);
         self.settle(streams, left);
+        let begins = left > std::mem::replace(&mut self.left, left);
         let (kind, rate, worth, plain, token) = (Kind::Best, 0.0, 1.0, 0.0, None);
         let idle = Plan { drafters: 0, reach: 0, kind, rate, worth, plain, streams, left, token };
         if self.rounds < WARM || load.candidates.is_empty() {
             return idle;
         }
         let reviewed = streams_of(streams, load.candidates);
-        if let Some(held) = self.held.filter(|_| self.rests(reviewed)) {
+        if let Some(held) = self.held.filter(|_| self.rests(reviewed) && !begins) {
             self.rest -= 1;
             return Plan { left, ..held };
         }
         let class = load.candidates[0].record.class();
-        if reviewed[2] > self.reviewed[2] {
+        if begins {
             self.habits.hope(class, streams);
             if let Some((class, streams)) = self.drafting {
                 self.habits.drafted(class, streams, std::mem::take(&mut self.stretch), true);
@@ -351,7 +355,9 @@ impl Allocator {
                 let alike = glanced.filter(|&worth| market.rate_if(worth) > BETTER * plain_rate).and_then(|_| market.all());
                 let due = self.since >= habit.again;
                 let glances = alike.or_else(|| market.glance().filter(|_| due)).filter(affordable);
-                let looks = || market.promising(rate, affords).map(|(way, _)| look(way));
+                // One more glance must remain possible.
+                let kept = market.glance().map_or(0.0, |(_, regret)| regret);
+                let looks = || market.promising(rate, |r| affords(r + kept)).map(|(way, _)| look(way));
                 let plan = glances.map(|(drafters, _)| glance(drafters)).or_else(looks);
                 plan.unwrap_or(Plan { rate, plain, ..idle })
             }

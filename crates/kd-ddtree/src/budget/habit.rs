@@ -3,7 +3,7 @@
 use super::record::CLASSES;
 
 /// Rounds after which drafting is looked at again: at first, and at most.
-const AGAIN: [u32; 2] = [8, 4096];
+const AGAIN: [u32; 2] = [8, 64];
 /// Rounds of drafting in a row before any were seen.
 const STRETCH: f64 = 32.0;
 /// Rounds of drafting in a row that make a round of patience.
