@@ -17,10 +17,12 @@ use crate::tree::{MAX_NODES, Tree};
 
 /// Rounds without nodes before anything else is thought of.
 const WARM: u64 = 4;
-/// How drafting must compare with plain decoding to become the rule.
-const BETTER: f64 = 1.02;
 /// Rounds between two reviews while plain decoding is the rule: at first, and at most.
 const REVIEW: [u32; 2] = [8, 64];
+/// How much better drafts are taken to be where they are looked at.
+const NEARLY: f64 = 1.25;
+/// Rounds without looks after one for which drafts were not good enough.
+const SHY: u64 = 8;
 /// Rounds for which a plan holds while drafting is better than plain decoding by more than a share.
 const HOLD: (u32, f64) = (2, 1.25);
 /// Drafted rounds between two plain ones, so that the comparison stays true: at least and at most, and how many more for an
@@ -170,15 +172,17 @@ pub struct Allocator {
     habits: Habits,
     /// A drafted round whose gains are not known yet.
     open: Option<Open>,
-    /// Kind of streams and their number, if drafting is the rule for them, and rounds of it so far.
+    /// Kind of streams and their number, if drafting is the rule for them; rounds of it so far, and those that it spared.
     drafting: Option<(usize, usize)>,
-    stretch: u32,
+    stretch: (u32, f64),
     /// Rounds without drafts that drafting may still lose before it is the rule no more: it fills up by what it gains.
     patience: f64,
     /// Rounds since the other way was last seen.
     since: u32,
     /// What a draft was worth at which was just glanced.
     glanced: Option<f64>,
+    /// Round before which no size is looked at: drafts have just not been worth one.
+    shy: u64,
     /// What the last review decided, for how many rounds it holds if streams remain as they were, as [`streams_of`] counts them,
     /// and for how long the next one holds that finds nothing new.
     held: Option<Plan>,
@@ -230,10 +234,11 @@ impl Allocator {
             habits: Habits::default(),
             open: None,
             drafting: None,
-            stretch: 0,
+            stretch: (0, 0.0),
             patience: 0.0,
             since: 0,
             glanced: None,
+            shy: 0,
             held: None,
             rest: 0,
             calm: REVIEW[0],
@@ -320,7 +325,7 @@ impl Allocator {
         let plain_rate = streams as f64 / plain;
         // What is the rule is judged by what it brings, and not by every single draft.
         let needed = match self.drafting {
-            None => plain_rate * BETTER,
+            None => plain_rate * habit.needed(),
             Some(_) if self.patience > 0.0 => 0.0,
             Some(_) => f64::INFINITY,
         };
@@ -328,15 +333,23 @@ impl Allocator {
         let rate = best.map_or(plain_rate, |(_, rate)| rate);
         let draft = |way: Way, kind: Kind| {
             let (reach, worth) = (market.reach(way.drafters, rate), market.worth.of(way.drafters));
-            Plan { drafters: way.drafters, reach, kind, rate, worth, plain, token: Some(market.worth), ..idle }
+            Plan {
+                drafters: way.drafters,
+                reach,
+                kind,
+                rate,
+                worth,
+                plain,
+                token: Some(market.worth),
+                ..idle
+            }
         };
         let look = |way: Way| {
             let plan = draft(way, Kind::Look(Some(way.rows)));
             Plan { reach: plan.reach.max(way.rows - load.rows), ..plan }
         };
-        let glance = |drafters: usize| {
-            draft(Way { drafters, rows: load.rows + drafters * load.depths }, Kind::Glance)
-        };
+        let glance =
+            |drafters: usize| draft(Way { drafters, rows: load.rows + drafters * load.depths }, Kind::Glance);
         let compare = Plan { kind: Kind::Look(None), rate, plain, ..idle };
         let affords = |regret: f64| self.account.affords(regret);
         let affordable = |&(_, regret): &(usize, f64)| affords(regret);
@@ -347,12 +360,14 @@ impl Allocator {
                 compare
             }
             Some((way, _)) => {
-                let promising = market.promising(rate, affords);
+                let promising = (self.rounds >= self.shy).then(|| market.promising(rate, affords)).flatten();
                 promising.map_or_else(|| draft(way, Kind::Best), |(other, _)| look(other))
             }
             None => {
                 // One stream's draft was so good that it would pay if all were like it.
-                let alike = glanced.filter(|&worth| market.rate_if(worth) > BETTER * plain_rate).and_then(|_| market.all());
+                let alike = glanced
+                    .filter(|&worth| market.rate_if(worth) > habit.needed() * plain_rate)
+                    .and_then(|_| market.all());
                 let due = self.since >= habit.again;
                 let glances = alike.or_else(|| market.glance().filter(|_| due)).filter(affordable);
                 // One more glance must remain possible.
@@ -372,7 +387,13 @@ impl Allocator {
         self.calm = if is_idle { (2 * self.calm).min(REVIEW[1]) } else { REVIEW[0] };
         let until = habit.again.saturating_sub(self.since).max(1);
         let all = plan.kind == Kind::Best && plan.drafters == load.candidates.len() && advantage > HOLD.1;
-        self.rest = if is_idle { (self.calm / 2).min(until) } else if all { HOLD.0 } else { 0 };
+        self.rest = if is_idle {
+            (self.calm / 2).min(until)
+        } else if all {
+            HOLD.0
+        } else {
+            0
+        };
         self.held = (self.rest > 0).then_some(plan);
         self.reviewed = reviewed;
         plan
@@ -380,13 +401,17 @@ impl Allocator {
 
     /// Takes note of what the last drafted round gained, now that it is known how much the stream with most left still has.
     fn settle(&mut self, streams: usize, left: usize) {
-        let Some(open) = self.open.take().filter(|open| streams <= open.streams && left <= open.left) else { return };
+        let Some(open) = self.open.take().filter(|open| streams <= open.streams && left <= open.left) else {
+            return;
+        };
         let all = 1.0 + open.mean;
         // The one with most left may have been told to stop.
         let last = ((open.left - left) as f64).min(all + MOST).max(1.0);
         self.habits.gained(open.class, open.crowd, [last - 1.0, open.mean]);
         let most = 2.0 * self.habits.of(open.class, open.crowd).patience();
-        self.patience = (self.patience + open.worth.map_or(all, |worth| worth.spared(all, last)) - open.lasted).min(most);
+        let spared = open.worth.map_or(all, |worth| worth.spared(all, last)) - open.lasted;
+        self.stretch.1 += spared;
+        self.patience = (self.patience + spared).min(most);
     }
 
     /// Takes note of what is the rule from here on.
@@ -395,10 +420,12 @@ impl Allocator {
             self.habits.drafted(class, streams, self.stretch, false);
         }
         if drafting.is_some() != self.drafting.is_some() {
-            (self.stretch, self.since, self.patience) = (0, 0, patience);
+            (self.stretch, self.since, self.patience) = ((0, 0.0), 0, patience);
         }
         // Of streams that began together, those that are left count as all.
-        self.drafting = drafting.map(|now| self.drafting.map_or(now, |old| if old.0 == now.0 && old.1 >= now.1 { old } else { now }));
+        self.drafting = drafting.map(|now| {
+            self.drafting.map_or(now, |old| if old.0 == now.0 && old.1 >= now.1 { old } else { now })
+        });
     }
 
     /// Draft rows of the stream of this record with the probabilities that they are worth.
@@ -410,19 +437,22 @@ impl Allocator {
     pub fn growth(&self, plan: &Plan, load: &Load<'_>) -> Growth {
         let market = self.market(*load);
         let drafters = plan.drafters;
-        let fixed = match plan.kind {
+        let look = match plan.kind {
             Kind::Look(Some(rows)) => Some(rows - load.rows),
             _ => None,
         };
         let least = drafters * load.depths;
         let floor = drafters * self.options.limits.floor;
-        let least = least.max(floor).max(fixed.unwrap_or(0)).min(plan.reach);
-        Growth::new(&market, (drafters, plan.worth), floor, [least, plan.reach], fixed)
+        let least = least.max(floor).max(look.unwrap_or(0)).min(plan.reach);
+        // Drafts that nearly pay are verified, or what they are worth would never be known.
+        let worth = plan.worth * if plan.kind == Kind::Glance { NEARLY } else { 1.0 };
+        Growth::new(&market, (drafters, worth), floor, [least, plan.reach], look)
     }
 
     /// Learns from the tree that was grown of the draft of a stream of this plan, before it is cut to what is verified.
     pub fn drafted(&mut self, plan: &Plan, record: &mut Record, tree: &Tree) {
-        let worth = self.classes[record.class()].gain.observe(record, tree, plan.drafters.max(1), self.rounds);
+        let worth =
+            self.classes[record.class()].gain.observe(record, tree, plan.drafters.max(1), self.rounds);
         if plan.kind == Kind::Glance {
             self.glanced = Some(self.glanced.unwrap_or(0.0) + worth / plan.drafters as f64);
         }
@@ -436,6 +466,11 @@ impl Allocator {
     /// Learns from a round of this plan.
     pub fn observe(&mut self, plan: &Plan, outcome: &Outcome) {
         self.rounds = self.rounds.saturating_add(1);
+        if let Kind::Look(Some(rows)) = plan.kind
+            && outcome.rows < rows
+        {
+            self.shy = self.rounds + SHY;
+        }
         self.since = self.since.saturating_add(1);
         self.costs.observe_read(outcome.read_tokens, outcome.read);
         if outcome.drafting > 0 {
@@ -465,7 +500,7 @@ impl Allocator {
             lasted: self.usual(outcome) / plan.plain,
             worth: plan.token,
         });
-        self.stretch += u32::from(self.open.is_some());
+        self.stretch.0 += u32::from(self.open.is_some());
         if (plan.drafters == 0) == self.drafting.is_some() {
             self.since = 0;
         }

@@ -8,6 +8,11 @@ const AGAIN: [u32; 2] = [8, 64];
 const STRETCH: f64 = 32.0;
 /// Rounds of drafting in a row that make a round of patience.
 const PATIENT: f64 = 6.0;
+/// How drafting must compare with plain decoding to become the rule, and rounds lost that make it another one better.
+const BETTER: f64 = 1.02;
+const LOST: f64 = 8.0;
+/// What remains of a loss when new streams come.
+const HOPE: f64 = 0.9;
 /// Drafted rounds in a row that show that drafting can pay here.
 const LONG: u32 = 8;
 /// What the stream with most left is taken to gain before any were seen together, and all streams on average.
@@ -26,6 +31,8 @@ pub(crate) struct Habit {
     pub(crate) again: u32,
     /// Tokens that a round gained the stream with most left, and all streams on average, both averages over drafted rounds.
     gained: [f64; 2],
+    /// Rounds without drafts that drafting spared from when it began until it ended, an average: less than none if it lost.
+    spared: f64,
 }
 
 impl Habit {
@@ -36,6 +43,11 @@ impl Habit {
 }
 
 impl Habit {
+    /// How much better than plain decoding drafting must promise to be to begin: the more it lost where it promised to gain.
+    pub(crate) fn needed(&self) -> f64 {
+        BETTER + (-self.spared / LOST).clamp(0.0, 0.5)
+    }
+
     /// What the stream with most left gains ÷ what all gain on average.
     pub(crate) fn last(&self) -> f64 {
         let [last, mean] = self.gained;
@@ -49,7 +61,7 @@ pub(crate) struct Habits([[Habit; CROWDS]; CLASSES]);
 
 impl Default for Habits {
     fn default() -> Self {
-        Self([[Habit { stretch: STRETCH, again: AGAIN[0], gained: GAINED }; CROWDS]; CLASSES])
+        Self([[Habit { stretch: STRETCH, again: AGAIN[0], gained: GAINED, spared: 0.0 }; CROWDS]; CLASSES])
     }
 }
 
@@ -60,13 +72,20 @@ impl Habits {
     }
 
     /// Drafting was the rule for so many rounds in a row, and then was no more, or all that drafted ended.
-    pub(crate) fn drafted(&mut self, class: usize, streams: usize, rounds: u32, ended: bool) {
+    pub(crate) fn drafted(
+        &mut self,
+        class: usize,
+        streams: usize,
+        (rounds, spared): (u32, f64),
+        ended: bool,
+    ) {
         let habit = &mut self.0[class][crowd(streams)];
         // What the end of the answers cut short would have lasted longer.
         let rounds_all = f64::from(rounds) * if ended { 2.0 } else { 1.0 };
         if !ended || rounds_all > habit.stretch {
             habit.stretch += (rounds_all - habit.stretch) / 2.0;
         }
+        habit.spared += (spared - habit.spared) / 4.0;
         if rounds >= LONG {
             habit.again = AGAIN[0];
         }
@@ -86,8 +105,11 @@ impl Habits {
 
     /// New streams came: they may be better than those before.
     pub(crate) fn hope(&mut self, class: usize, streams: usize) {
-        let again = &mut self.0[class][crowd(streams)].again;
-        *again = (*again / 4).max(AGAIN[0]);
+        let habit = &mut self.0[class][crowd(streams)];
+        habit.again = (habit.again / 4).max(AGAIN[0]);
+        habit.spared *= HOPE;
+        let [last, mean] = &mut habit.gained;
+        *last += (1.0 - HOPE) * (*mean - *last);
     }
 }
 

@@ -118,6 +118,11 @@ impl<'a> Market<'a> {
         Some(self.prices.verify(self.load.rows)? + self.prices.draft(self.load.drafting).unwrap_or(0.0))
     }
 
+    /// Whether any draft was seen.
+    pub(crate) fn is_gain_known(&self) -> bool {
+        self.gains.iter().any(|gain| gain.samples() > 0)
+    }
+
     /// Largest verify pass whose costs are known, in rows.
     pub(crate) fn largest_known(&self) -> f64 {
         self.prices.largest_verify()
@@ -133,7 +138,7 @@ impl<'a> Market<'a> {
     /// whatever this process will generate, so that what is left of these streams does not limit it.
     pub(crate) fn promising(&self, rate: f64, affords: impl Fn(f64) -> bool) -> Option<(Way, f64)> {
         let round = self.load.streams as f64 / rate;
-        let known = self.gains.iter().any(|gain| gain.samples() > 0);
+        let known = self.is_gain_known();
         let chain = self.load.rows + self.load.depths;
         let (left, fewest) = (self.left(), self.fewest());
         let looks = self.ways().filter_map(|(crowd, way)| {
@@ -158,12 +163,25 @@ impl<'a> Market<'a> {
     /// How many streams draft to see how drafts fare now, none of whose nodes need be verified, and what that costs in seconds:
     /// one stream, or all if that takes little more. `None` before drafts were timed.
     pub(crate) fn glance(&self) -> Option<(usize, f64)> {
+        if !self.is_measured() {
+            return None;
+        }
         let cost = |crowd: &Crowd| {
             let seconds = self.prices.draft(self.load.drafting + crowd.size)?;
             Some((crowd.size, seconds - self.prices.draft(self.load.drafting)? + self.backlog(crowd)))
         };
         let [one, all] = [cost(self.crowds.first()?)?, cost(self.crowds.last()?)?];
         Some(if all.1 <= ALL * one.1 { all } else { one })
+    }
+
+    /// Whether a round in which all draft was measured.
+    fn is_measured(&self) -> bool {
+        let context = self.load.context;
+        let drafted = |size| self.costs.drafted(self.load.drafting + size, context).0 > 0;
+        self.crowds.last().is_some_and(|all| {
+            let ways = || self.known_ways().filter(|(crowd, _)| crowd.size == all.size);
+            drafted(all.size) && ways().any(|(_, way)| self.is_size_measured(way.rows))
+        })
     }
 
     /// Seconds of drafting for all.
@@ -177,7 +195,8 @@ impl<'a> Market<'a> {
     pub(crate) fn rate_if(&self, worth: f64) -> f64 {
         let Some(crowd) = self.crowds.last() else { return 0.0 };
         let sum: f64 = crowd.ratios.iter().sum();
-        let like = Crowd { ratios: crowd.ratios.map(|ratio| ratio * worth * crowd.size as f64 / sum), ..*crowd };
+        let like =
+            Crowd { ratios: crowd.ratios.map(|ratio| ratio * worth * crowd.size as f64 / sum), ..*crowd };
         let ways = self.known_ways().filter(|(other, _)| other.size == crowd.size);
         ways.filter_map(|(_, way)| self.rate(&like, way)).fold(0.0, f64::max)
     }
