@@ -8,7 +8,6 @@ use super::cost::{CostModel, Stored};
 use super::gain::Gain;
 use super::growth::Growth;
 use super::habit::Habits;
-use super::ragged;
 use super::record::{CLASSES, Record};
 use super::search::{Candidate, Load, Market, Way};
 use crate::forest::StreamLimits;
@@ -32,6 +31,8 @@ const CLOSE: f64 = 200.0;
 
 /// Tokens more than others that a round may gain the stream with most left; if it seems to be more, that stream has ended.
 const MOST: f64 = 16.0;
+/// Tokens left at which what the last stream gains counts half by itself.
+const RAGGED: f64 = 512.0;
 /// Nodes at which streams are compared.
 const USUAL: f64 = 8.0;
 
@@ -71,9 +72,9 @@ pub struct Plan {
     /// Seconds of a round without nodes.
     plain: f64,
     streams: usize,
-    /// Tokens left of the stream that has most, and what tokens are worth by their number.
+    /// Tokens left of the stream that has most, and the share of such a round that does not shrink when a stream ends.
     left: usize,
-    token: Option<ragged::Worth>,
+    fixed: f64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -129,7 +130,9 @@ struct Open {
     mean: f64,
     /// Seconds ÷ those of a round without drafts.
     lasted: f64,
-    worth: Option<ragged::Worth>,
+    /// What a gained token is worth, and the share of a round without drafts that does not shrink when a stream ends.
+    worth: f64,
+    fixed: f64,
 }
 
 /// How many rounds were spent on what.
@@ -299,8 +302,8 @@ impl Allocator {
         let left = load.candidates.iter().map(|candidate| candidate.left).max().unwrap_or(0);
         self.settle(streams, left);
         let begins = left > std::mem::replace(&mut self.left, left);
-        let (kind, rate, worth, plain, token) = (Kind::Best, 0.0, 1.0, 0.0, None);
-        let idle = Plan { drafters: 0, reach: 0, kind, rate, worth, plain, streams, left, token };
+        let (kind, rate, worth, plain, fixed) = (Kind::Best, 0.0, 1.0, 0.0, 0.0);
+        let idle = Plan { drafters: 0, reach: 0, kind, rate, worth, plain, streams, left, fixed };
         if self.rounds < WARM || load.candidates.is_empty() {
             return idle;
         }
@@ -312,7 +315,7 @@ impl Allocator {
         let class = load.candidates[0].record.class();
         if begins {
             self.habits.hope(class, streams);
-            if let Some((class, streams)) = self.drafting {
+            if let Some((class, streams)) = self.drafting.take() {
                 self.habits.drafted(class, streams, std::mem::take(&mut self.stretch), true);
             }
         }
@@ -340,7 +343,7 @@ impl Allocator {
                 rate,
                 worth,
                 plain,
-                token: Some(market.worth),
+                fixed: market.worth.fixed(),
                 ..idle
             }
         };
@@ -409,7 +412,10 @@ impl Allocator {
         let last = ((open.left - left) as f64).min(all + MOST).max(1.0);
         self.habits.gained(open.class, open.crowd, [last - 1.0, open.mean]);
         let most = 2.0 * self.habits.of(open.class, open.crowd).patience();
-        let spared = open.worth.map_or(all, |worth| worth.spared(all, last)) - open.lasted;
+        // How far the last stream lags behind counts the more the less there is left in which it may catch up.
+        let near = RAGGED / (RAGGED + open.left as f64);
+        let exact = all + open.fixed * (last - all);
+        let spared = near * exact + (1.0 - near) * (1.0 + open.worth * open.mean) - open.lasted;
         self.stretch.1 += spared;
         self.patience = (self.patience + spared).min(most);
     }
@@ -498,7 +504,8 @@ impl Allocator {
             left: plan.left,
             mean: outcome.accepted / plan.streams as f64,
             lasted: self.usual(outcome) / plan.plain,
-            worth: plan.token,
+            worth: plan.worth,
+            fixed: plan.fixed,
         });
         self.stretch.0 += u32::from(self.open.is_some());
         if (plan.drafters == 0) == self.drafting.is_some() {

@@ -10,7 +10,7 @@ const STRETCH: f64 = 32.0;
 const PATIENT: f64 = 6.0;
 /// How drafting must compare with plain decoding to become the rule, and rounds lost that make it another one better.
 const BETTER: f64 = 1.02;
-const LOST: f64 = 8.0;
+const LOST: f64 = 3.0;
 /// What remains of a loss when new streams come.
 const HOPE: f64 = 0.9;
 /// Drafted rounds in a row that show that drafting can pay here.

@@ -31,13 +31,13 @@ impl Worth {
         (1.0 - self.fixed * (1.0 - last)).max(LEAST)
     }
 
-    /// Rounds without drafts that a round spared in which streams gained `mean` tokens on average, its own among them, and the
-    /// one with most left `last`.
-    pub(crate) fn spared(&self, mean: f64, last: f64) -> f64 {
-        mean + self.fixed * (last - mean)
+    /// Share of a round without drafts that does not shrink when a stream ends.
+    pub(crate) fn fixed(&self) -> f64 {
+        self.fixed
     }
 }
 
+/// Share of a round of so many streams without drafts that does not shrink when one of them ends.
 fn fixed(prices: &Prices, streams: usize) -> f64 {
     let (Some(one), Some(all)) = (prices.verify(1), prices.verify(streams)) else { return 0.0 };
     if streams < 2 {

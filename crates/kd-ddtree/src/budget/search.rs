@@ -21,6 +21,8 @@ const PROMISING: f64 = 1.03;
 /// How much larger than the largest pass that was measured one may be that is looked at, unless so many streams cannot draft in
 /// a smaller one: beyond that nothing is known.
 const FARTHEST: f64 = 4.0;
+/// Drafts after which their time is known, whatever disturbed the first ones.
+const STEADY: u32 = 3;
 /// A glance is at all streams if that takes no more than so many times as long as at one.
 const ALL: f64 = 1.4;
 /// How likely a hope is to come true.
@@ -163,14 +165,18 @@ impl<'a> Market<'a> {
     /// How many streams draft to see how drafts fare now, none of whose nodes need be verified, and what that costs in seconds:
     /// one stream, or all if that takes little more. `None` before drafts were timed.
     pub(crate) fn glance(&self) -> Option<(usize, f64)> {
-        if !self.is_measured() {
+        let seen = |size| self.costs.drafted(self.load.drafting + size, self.load.context).0;
+        // Sizes come first; but a first draft that something disturbed would make all of them look too dear.
+        let fewest = self.fewest()?;
+        if !self.is_measured() && seen(fewest) >= STEADY {
             return None;
         }
         let cost = |crowd: &Crowd| {
             let seconds = self.prices.draft(self.load.drafting + crowd.size)?;
             Some((crowd.size, seconds - self.prices.draft(self.load.drafting)? + self.backlog(crowd)))
         };
-        let [one, all] = [cost(self.crowds.first()?)?, cost(self.crowds.last()?)?];
+        let one = cost(self.crowds.iter().find(|crowd| crowd.size == fewest)?)?;
+        let all = cost(self.crowds.last()?)?;
         Some(if all.1 <= ALL * one.1 { all } else { one })
     }
 
