@@ -1,14 +1,16 @@
 //! Who drafts in a round, and how many nodes are verified.
 
-use std::cmp::{Ordering, Reverse};
+use std::cmp::Reverse;
 
 use super::account::Account;
 use super::calibration::{Calibrated, Calibration, Errors, Verdict};
 use super::cost::{CostModel, Stored};
 use super::gain::Gain;
 use super::growth::Growth;
-use super::habit::Habits;
+use super::order::{Worth, streams_of};
 use super::record::{CLASSES, Record};
+use super::round::{Counts, Kind, Outcome, Plan};
+use super::rule::Rule;
 use super::search::{Candidate, Load, Market, Way};
 use crate::forest::StreamLimits;
 use crate::row::DraftRow;
@@ -29,10 +31,6 @@ const HOLD: (u32, f64) = (2, 1.25);
 const COMPARE: [u32; 2] = [8, 48];
 const CLOSE: f64 = 200.0;
 
-/// Tokens more than others that a round may gain the stream with most left; if it seems to be more, that stream has ended.
-const MOST: f64 = 16.0;
-/// Tokens left at which what the last stream gains counts half by itself.
-const RAGGED: f64 = 512.0;
 /// Nodes at which streams are compared.
 const USUAL: f64 = 8.0;
 
@@ -55,95 +53,6 @@ impl Default for Options {
     fn default() -> Self {
         Self { limits: StreamLimits { floor: 0, cap: 64 }, exploration: 0.01 }
     }
-}
-
-/// What was decided before a round.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Plan {
-    /// So many streams draft: the first ones of [`Load::candidates`].
-    pub drafters: usize,
-    /// Most nodes that may be of use.
-    reach: usize,
-    kind: Kind,
-    /// Tokens a second of the best way known; not positive before one is.
-    rate: f64,
-    /// What a gained token is worth.
-    worth: f64,
-    /// Seconds of a round without nodes.
-    plain: f64,
-    streams: usize,
-    /// Tokens left of the stream that has most, and the share of such a round that does not shrink when a stream ends.
-    left: usize,
-    fixed: f64,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Kind {
-    /// The best way known.
-    Best,
-    /// To learn; with so many rows, where they are given.
-    Look(Option<usize>),
-    /// To see what drafts are like now; nodes are verified if that pays.
-    Glance,
-}
-
-/// What a round took and gained.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Outcome {
-    /// Rows of the verify pass.
-    pub rows: usize,
-    /// Streams that drafted, those with a budget of their own included.
-    pub drafting: usize,
-    /// Committed tokens of a stream, the mean over all.
-    pub context: usize,
-    /// Committed tokens that the drafter read before it drafted.
-    pub read_tokens: usize,
-    /// Seconds of reading them.
-    pub read: f64,
-    /// Seconds of drafting, building and choosing.
-    pub draft: f64,
-    /// Seconds of everything after.
-    pub verify: f64,
-    /// Draft tokens that were expected to be accepted: Φ of the nodes that the allocator chose.
-    pub promised: f64,
-    /// Draft tokens accepted of these nodes.
-    pub accepted: f64,
-}
-
-impl Outcome {
-    /// Seconds of the whole round.
-    pub fn seconds(&self) -> f64 {
-        self.read + self.draft + self.verify
-    }
-}
-
-/// A drafted round whose gains are not known yet.
-#[derive(Debug, Clone, Copy)]
-struct Open {
-    /// Kind and number of the streams when drafting began, and their number now.
-    class: usize,
-    crowd: usize,
-    streams: usize,
-    /// Tokens left of the stream that has most.
-    left: usize,
-    /// Draft tokens accepted, mean over all streams.
-    mean: f64,
-    /// Seconds ÷ those of a round without drafts.
-    lasted: f64,
-    /// What a gained token is worth, and the share of a round without drafts that does not shrink when a stream ends.
-    worth: f64,
-    fixed: f64,
-}
-
-/// How many rounds were spent on what.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Rounds without nodes because that was best.
-    pub plain: u64,
-    /// Rounds that drafted because that was best.
-    pub drafted: u64,
-    /// Rounds that were spent to learn.
-    pub looks: u64,
 }
 
 /// What was learnt from streams of one kind.
@@ -172,16 +81,7 @@ pub struct Allocator {
     classes: [Class; CLASSES],
     account: Account,
     counts: Counts,
-    habits: Habits,
-    /// A drafted round whose gains are not known yet.
-    open: Option<Open>,
-    /// Kind of streams and their number, if drafting is the rule for them; rounds of it so far, and those that it spared.
-    drafting: Option<(usize, usize)>,
-    stretch: (u32, f64),
-    /// Rounds without drafts that drafting may still lose before it is the rule no more: it fills up by what it gains.
-    patience: f64,
-    /// Rounds since the other way was last seen.
-    since: u32,
+    rule: Rule,
     /// What a draft was worth at which was just glanced.
     glanced: Option<f64>,
     /// Round before which no size is looked at: drafts have just not been worth one.
@@ -192,33 +92,7 @@ pub struct Allocator {
     rest: u32,
     calm: u32,
     reviewed: [usize; 3],
-    /// Tokens left of the stream that has most.
-    left: usize,
     rounds: u64,
-}
-
-/// What a review depends on: all streams, those that may draft, and those of them that never did.
-fn streams_of(streams: usize, candidates: &[Candidate]) -> [usize; 3] {
-    let fresh = candidates.iter().filter(|candidate| candidate.record.drafts() == 0).count();
-    [streams, candidates.len(), fresh]
-}
-
-/// Orders streams by what their drafts may be worth.
-#[derive(PartialEq)]
-struct Worth(f64);
-
-impl Eq for Worth {}
-
-impl PartialOrd for Worth {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Worth {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.0.total_cmp(&other.0)
-    }
 }
 
 impl Allocator {
@@ -234,19 +108,13 @@ impl Allocator {
             classes: Default::default(),
             account: Account::new(options.exploration),
             counts: Counts::default(),
-            habits: Habits::default(),
-            open: None,
-            drafting: None,
-            stretch: (0, 0.0),
-            patience: 0.0,
-            since: 0,
+            rule: Rule::default(),
             glanced: None,
             shy: 0,
             held: None,
             rest: 0,
             calm: REVIEW[0],
             reviewed: [0; 3],
-            left: 0,
             rounds: 0,
         }
     }
@@ -300,38 +168,29 @@ impl Allocator {
     pub fn plan(&mut self, load: &Load<'_>) -> Plan {
         let streams = load.streams;
         let left = load.candidates.iter().map(|candidate| candidate.left).max().unwrap_or(0);
-        self.settle(streams, left);
-        let begins = left > std::mem::replace(&mut self.left, left);
+        let new = self.rule.begin(streams, left);
         let (kind, rate, worth, plain, fixed) = (Kind::Best, 0.0, 1.0, 0.0, 0.0);
         let idle = Plan { drafters: 0, reach: 0, kind, rate, worth, plain, streams, left, fixed };
         if self.rounds < WARM || load.candidates.is_empty() {
             return idle;
         }
         let reviewed = streams_of(streams, load.candidates);
-        if let Some(held) = self.held.filter(|_| self.rests(reviewed) && !begins) {
+        if let Some(held) = self.held.filter(|_| self.rests(reviewed) && !new) {
             self.rest -= 1;
             return Plan { left, ..held };
         }
         let class = load.candidates[0].record.class();
-        if begins {
-            self.habits.hope(class, streams);
-            if let Some((class, streams)) = self.drafting.take() {
-                self.habits.drafted(class, streams, std::mem::take(&mut self.stretch), true);
-            }
+        if new {
+            self.rule.renew(class, streams);
         }
-        let (habit, glanced) = (self.habits.of(class, streams), self.glanced.take());
+        let (habit, glanced) = (self.rule.habit(class, streams), self.glanced.take());
         let market = self.market(*load);
         // Nothing is compared with a guess: rounds of a new size or context are plain until they are measured.
         let Some(plain) = market.plain_seconds().filter(|_| market.is_size_measured(load.rows)) else {
             return idle;
         };
         let plain_rate = streams as f64 / plain;
-        // What is the rule is judged by what it brings, and not by every single draft.
-        let needed = match self.drafting {
-            None => plain_rate * habit.needed(),
-            Some(_) if self.patience > 0.0 => 0.0,
-            Some(_) => f64::INFINITY,
-        };
+        let needed = plain_rate * self.rule.needed(&habit);
         let best = market.best().filter(|&(_, rate)| rate > needed);
         let rate = best.map_or(plain_rate, |(_, rate)| rate);
         let draft = |way: Way, kind: Kind| {
@@ -358,7 +217,8 @@ impl Allocator {
         let affordable = |&(_, regret): &(usize, f64)| affords(regret);
         let plan = match best {
             Some((_, rate))
-                if self.since >= distance(rate / plain_rate) && affords(plain - streams as f64 / rate) =>
+                if self.rule.since() >= distance(rate / plain_rate)
+                    && affords(plain - streams as f64 / rate) =>
             {
                 compare
             }
@@ -371,7 +231,7 @@ impl Allocator {
                 let alike = glanced
                     .filter(|&worth| market.rate_if(worth) > habit.needed() * plain_rate)
                     .and_then(|_| market.all());
-                let due = self.since >= habit.again;
+                let due = self.rule.since() >= habit.again;
                 let glances = alike.or_else(|| market.glance().filter(|_| due)).filter(affordable);
                 // One more glance must remain possible.
                 let kept = market.glance().map_or(0.0, |(_, regret)| regret);
@@ -383,12 +243,12 @@ impl Allocator {
         let drafts = best.is_some();
         let advantage = rate / plain_rate;
         if glanced.is_some() && !drafts && plan.kind != Kind::Glance {
-            self.habits.failed(class, streams);
+            self.rule.failed(class, streams);
         }
-        self.follow(drafts.then_some((class, streams)), habit.patience());
+        self.rule.follow(drafts.then_some((class, streams)), false);
         let is_idle = plan == (Plan { rate, plain, ..idle });
         self.calm = if is_idle { (2 * self.calm).min(REVIEW[1]) } else { REVIEW[0] };
-        let until = habit.again.saturating_sub(self.since).max(1);
+        let until = habit.again.saturating_sub(self.rule.since()).max(1);
         let all = plan.kind == Kind::Best && plan.drafters == load.candidates.len() && advantage > HOLD.1;
         self.rest = if is_idle {
             (self.calm / 2).min(until)
@@ -402,36 +262,11 @@ impl Allocator {
         plan
     }
 
-    /// Takes note of what the last drafted round gained, now that it is known how much the stream with most left still has.
-    fn settle(&mut self, streams: usize, left: usize) {
-        let Some(open) = self.open.take().filter(|open| streams <= open.streams && left <= open.left) else {
-            return;
-        };
-        let all = 1.0 + open.mean;
-        // The one with most left may have been told to stop.
-        let last = ((open.left - left) as f64).min(all + MOST).max(1.0);
-        self.habits.gained(open.class, open.crowd, [last - 1.0, open.mean]);
-        let most = 2.0 * self.habits.of(open.class, open.crowd).patience();
-        // How far the last stream lags behind counts the more the less there is left in which it may catch up.
-        let near = RAGGED / (RAGGED + open.left as f64);
-        let exact = all + open.fixed * (last - all);
-        let spared = near * exact + (1.0 - near) * (1.0 + open.worth * open.mean) - open.lasted;
-        self.stretch.1 += spared;
-        self.patience = (self.patience + spared).min(most);
-    }
-
-    /// Takes note of what is the rule from here on.
-    fn follow(&mut self, drafting: Option<(usize, usize)>, patience: f64) {
-        if let Some((class, streams)) = self.drafting.filter(|_| drafting.is_none()) {
-            self.habits.drafted(class, streams, self.stretch, false);
-        }
-        if drafting.is_some() != self.drafting.is_some() {
-            (self.stretch, self.since, self.patience) = ((0, 0.0), 0, patience);
-        }
-        // Of streams that began together, those that are left count as all.
-        self.drafting = drafting.map(|now| {
-            self.drafting.map_or(now, |old| if old.0 == now.0 && old.1 >= now.1 { old } else { now })
-        });
+    /// Whether the streams of this plan will draft in the next round as well, as far as that can be said before this one is run.
+    /// Whoever drafts ahead of a decision drafts for nothing where it turns out differently.
+    pub fn goes_on(&self, plan: &Plan) -> bool {
+        let advantage = plan.rate * plan.plain / plan.streams as f64;
+        plan.drafters > 0 && self.rule.drafting().is_some() && self.rule.since() + 1 < distance(advantage)
     }
 
     /// Draft rows of the stream of this record with the probabilities that they are worth.
@@ -477,18 +312,18 @@ impl Allocator {
         {
             self.shy = self.rounds + SHY;
         }
-        self.since = self.since.saturating_add(1);
         self.costs.observe_read(outcome.read_tokens, outcome.read);
         if outcome.drafting > 0 {
             self.costs.observe_draft(outcome.drafting, outcome.context, outcome.draft);
         }
         self.costs.observe_verify(outcome.rows, outcome.context, outcome.verify);
+        let usual = if plan.drafters > 0 { self.usual(outcome) } else { outcome.seconds() };
         let plain = if plan.plain > 0.0 { plan.plain } else { outcome.seconds() };
         match plan.kind {
             Kind::Best => self.account.earn(outcome.seconds(), plain),
             Kind::Look(_) | Kind::Glance => {
                 let tokens = plan.streams as f64 + plan.worth * outcome.accepted;
-                self.account.spend(self.usual(outcome) - tokens / plan.rate, plain);
+                self.account.spend(usual - tokens / plan.rate, plain);
             }
         }
         let count = match (plan.kind, plan.drafters) {
@@ -497,20 +332,7 @@ impl Allocator {
             (Kind::Best, _) => &mut self.counts.drafted,
         };
         *count += 1;
-        self.open = self.drafting.filter(|_| plan.drafters > 0).map(|(class, crowd)| Open {
-            class,
-            crowd,
-            streams: plan.streams,
-            left: plan.left,
-            mean: outcome.accepted / plan.streams as f64,
-            lasted: self.usual(outcome) / plan.plain,
-            worth: plan.worth,
-            fixed: plan.fixed,
-        });
-        self.stretch.0 += u32::from(self.open.is_some());
-        if (plan.drafters == 0) == self.drafting.is_some() {
-            self.since = 0;
-        }
+        self.rule.observe(plan, outcome, usual);
     }
 
     /// Seconds that such a round takes: a disturbance would have come anyway.
@@ -529,8 +351,8 @@ impl Allocator {
     fn market<'a>(&'a self, load: Load<'a>) -> Market<'a> {
         let gains = self.classes.each_ref().map(|class| &class.gain);
         let class = load.candidates.first().map_or(0, |candidate| candidate.record.class());
-        let streams = self.drafting.map_or(load.streams, |(_, streams)| streams.max(load.streams));
-        let last = self.habits.of(class, streams).last();
+        let streams = self.rule.drafting().map_or(load.streams, |(_, streams)| streams.max(load.streams));
+        let last = self.rule.habit(class, streams).last();
         Market::new(load, &self.costs, gains, self.options.limits, last)
     }
 }
