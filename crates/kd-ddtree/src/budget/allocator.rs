@@ -21,7 +21,7 @@ const WARM: u64 = 4;
 /// Rounds between two reviews while plain decoding is the rule: at first, and at most.
 const REVIEW: [u32; 2] = [8, 64];
 /// How much better drafts are taken to be where they are looked at.
-const NEARLY: f64 = 1.25;
+const NEARLY: f64 = 1.5;
 /// Rounds without looks after one for which drafts were not good enough.
 const SHY: u64 = 8;
 /// Rounds for which a plan holds while drafting is better than plain decoding by more than a share.

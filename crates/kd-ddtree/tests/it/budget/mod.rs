@@ -1,6 +1,7 @@
 //! Budgets that the allocator chooses, against every fixed one, on machines whose costs are known.
 
 mod learning;
+mod rule;
 mod sim;
 
 use std::collections::BTreeMap;

@@ -105,6 +105,10 @@ pub(crate) struct Sim {
     pub(crate) opening: Option<(usize, Drafts)>,
     /// Key of what streams say, so that it is the same whatever drafts them; without one chance goes on.
     pub(crate) text: Option<u64>,
+    /// Drafts of the first stream, if they differ.
+    pub(crate) first: Option<Drafts>,
+    /// How many times longer than it takes the first draft seems to take.
+    pub(crate) cold: f64,
     /// Whether all streams say the same, as answers of one prompt do when nothing is drawn.
     pub(crate) twins: bool,
     random: Random,
@@ -139,6 +143,8 @@ impl Sim {
             policy,
             opening: None,
             text: None,
+            first: None,
+            cold: 1.0,
             twins: false,
             random,
             streams,
@@ -198,6 +204,7 @@ impl Sim {
             };
             let opening = self.opening.filter(|&(tokens, _)| stream.said < tokens);
             let drafts = opening.map_or(self.drafts, |(_, drafts)| drafts);
+            let drafts = self.first.filter(|_| at == 0 && streams > 1).unwrap_or(drafts);
             let rows = drafts.rows(&mut text);
             truths.push(drafts.truth(&rows, &mut text));
             all.push(rows);
@@ -288,7 +295,7 @@ impl Sim {
             context: 100,
             read_tokens,
             read: self.disturbed(read),
-            draft: self.disturbed(draft),
+            draft: if drafting == 0 { 0.0 } else { self.disturbed(draft) * std::mem::replace(&mut self.cold, 1.0) },
             verify: self.disturbed(verify),
             promised,
             accepted: accepted as f64,
