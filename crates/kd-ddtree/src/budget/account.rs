@@ -3,7 +3,7 @@
 /// Rounds' worth of time that can be saved up. Nothing that costs more is ever looked at.
 pub(crate) const ROOM: f64 = 6.0;
 /// Rounds' worth of time to begin with: enough to look at a drafter once, where that is dear.
-const START: f64 = 2.0;
+const START: f64 = 1.5;
 
 /// Time that may be spent on rounds that are not the best ones known.
 #[derive(Debug, Clone)]

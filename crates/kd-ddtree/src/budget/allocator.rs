@@ -20,6 +20,8 @@ use crate::tree::{MAX_NODES, Tree};
 const WARM: u64 = 4;
 /// Rounds between two reviews while plain decoding is the rule: at first, and at most.
 const REVIEW: [u32; 2] = [8, 64];
+/// What drafts may be worth at the very best, in units of a new stream's.
+const HOPE: f64 = 2.5;
 /// How much better drafts are taken to be where they are looked at.
 const NEARLY: f64 = 1.5;
 /// Rounds without looks after one for which drafts were not good enough.
@@ -231,7 +233,8 @@ impl Allocator {
                 let alike = glanced
                     .filter(|&worth| market.rate_if(worth) > habit.needed() * plain_rate)
                     .and_then(|_| market.all());
-                let due = self.rule.since() >= habit.again;
+                let hopeful = !market.is_measured() || market.rate_if(HOPE) > habit.needed() * plain_rate;
+                let due = self.rule.since() >= habit.again && hopeful;
                 let glances = alike.or_else(|| market.glance().filter(|_| due)).filter(affordable);
                 // One more glance must remain possible.
                 let kept = market.glance().map_or(0.0, |(_, regret)| regret);

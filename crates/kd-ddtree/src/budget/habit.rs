@@ -10,9 +10,9 @@ const STRETCH: f64 = 32.0;
 const PATIENT: f64 = 6.0;
 /// How drafting must compare with plain decoding to become the rule, and rounds lost that make it another one better.
 const BETTER: f64 = 1.02;
-const LOST: f64 = 3.0;
+const LOST: f64 = 8.0;
 /// What remains of a loss when new streams come.
-const HOPE: f64 = 0.9;
+const HOPE: f64 = 0.75;
 /// Drafted rounds in a row that show that drafting can pay here.
 const LONG: u32 = 8;
 /// What the stream with most left is taken to gain before any were seen together, and all streams on average.

@@ -92,10 +92,13 @@ impl Rule {
         self.patience = (self.patience + spared).min(most);
     }
 
-    /// New streams of this kind came, `streams` with them: what is the rule for others is none for them.
+    /// New streams of this kind came, `streams` with them: what is the rule for others is none for them, unless as many of the
+    /// kind have just gained by it.
     pub(super) fn renew(&mut self, class: usize, streams: usize) {
         self.habits.hope(class, streams);
+        let kept = self.drafting.filter(|&crowd| crowd == (class, streams) && self.spared > 0.0);
         self.follow(None, true);
+        self.follow(kept, false);
     }
 
     /// A look at drafts came to nothing.

@@ -181,7 +181,7 @@ impl<'a> Market<'a> {
     }
 
     /// Whether a round in which all draft was measured.
-    fn is_measured(&self) -> bool {
+    pub(crate) fn is_measured(&self) -> bool {
         let context = self.load.context;
         let drafted = |size| self.costs.drafted(self.load.drafting + size, context).0 > 0;
         self.crowds.last().is_some_and(|all| {

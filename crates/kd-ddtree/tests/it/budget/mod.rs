@@ -354,10 +354,10 @@ fn every_prompt_keeps_the_better_of_plain_and_drafted_where_a_row_costs_what_it_
     near_the_best_on_every_prompt("linear", LINEAR, &steady(prompts()), false, GOAL);
 }
 
-/// Under the goal of 0.95 of the best fixed budget: one prompt stays at 0.92 with 16 streams.
+/// Under the goal of 0.95 of the best fixed budget, which some chances miss by half a percent.
 #[test]
 fn every_prompt_is_near_its_best_on_a_concave_curve() {
-    near_the_best_on_every_prompt("concave", CONCAVE, &steady(prompts()), false, [0.97, 0.9]);
+    near_the_best_on_every_prompt("concave", CONCAVE, &steady(prompts()), false, [0.97, 0.93]);
 }
 
 #[test]
@@ -365,18 +365,16 @@ fn every_prompt_is_near_its_best_on_a_staircase() {
     near_the_best_on_every_prompt("staircase", STAIRCASE, &steady(prompts()), false, GOAL);
 }
 
-/// Under the goal of 0.97 of plain decoding: at 16 streams a draft takes longer than a round without one, and close to where drafting
-/// pays, what is learnt about it costs up to 5 %.
 #[test]
 fn every_prompt_is_near_its_best_on_a_gpu() {
-    near_the_best_on_every_prompt("gpu", GPU, &steady(prompts()), false, [0.94, 0.94]);
+    near_the_best_on_every_prompt("gpu", GPU, &steady(prompts()), false, GOAL);
 }
 
 /// Drafts that change within an answer, the same ones in all streams where nothing is drawn, as measured of the demo pair. Under the
-/// goal as well: a prompt whose drafts are poor at first is often left to plain decoding, with 16 streams.
+/// goal of 0.95 of the best fixed budget: a prompt whose drafts are poor at first is at 0.88, with 16 streams.
 #[test]
 fn every_prompt_of_the_demo_pair_is_near_its_best_on_a_gpu() {
-    near_the_best_on_every_prompt("gpu, demo pair", GPU, &demo_prompts(), true, [0.94, 0.6]);
+    near_the_best_on_every_prompt("gpu, demo pair", GPU, &demo_prompts(), true, [0.97, 0.8]);
 }
 
 #[test]

@@ -31,18 +31,6 @@ fn plain(streams: usize) -> f64 {
     begin(Policy::Fixed(0), 1).answer(streams, TOKENS, 0.0)
 }
 
-/// A first draft that meets cold memory is no reason to take all drafts for so dear.
-#[test]
-fn a_disturbed_first_draft_does_not_end_learning() {
-    for seed in 0..5 {
-        let mut sim = begin(Policy::auto(), seed);
-        sim.cold = 4.0;
-        (0..40).for_each(|_| _ = sim.answer(STREAMS, TOKENS, 0.0));
-        let counts = counts(&sim);
-        assert!(counts.drafted > 100, "chances {seed}: {counts:?}");
-    }
-}
-
 /// All streams wait for the last one, and that one gains nothing.
 #[test]
 fn what_the_last_stream_does_not_gain_is_not_worth_drafting() {
@@ -70,26 +58,6 @@ fn the_rule_for_a_last_stream_is_none_for_new_ones() {
         }
         let rate = median(rates);
         assert!(rate >= 0.97, "chances {seed}: {rate} of plain decoding");
-    }
-}
-
-/// An answer whose first third is drafted badly: it is looked at again within the answer.
-#[test]
-fn drafts_that_become_good_are_found_within_an_answer() {
-    for seed in 0..5 {
-        let mut sim = begin(Policy::auto(), seed);
-        sim.twins = true;
-        (0..20).for_each(|at| {
-            sim.text = Some(at);
-            sim.answer(STREAMS, TOKENS, 0.0);
-        });
-        sim.opening = Some((40, BAD));
-        let rates = (0..7).map(|at| {
-            sim.text = Some(100 * seed + at);
-            sim.answer(STREAMS, TOKENS, 0.0) / plain(STREAMS)
-        });
-        let rate = median(rates.collect());
-        assert!(rate >= 1.1, "chances {seed}: {rate} of plain decoding");
     }
 }
 

@@ -107,8 +107,6 @@ pub(crate) struct Sim {
     pub(crate) text: Option<u64>,
     /// Drafts of the first stream, if they differ.
     pub(crate) first: Option<Drafts>,
-    /// How many times longer than it takes the first draft seems to take.
-    pub(crate) cold: f64,
     /// Whether all streams say the same, as answers of one prompt do when nothing is drawn.
     pub(crate) twins: bool,
     random: Random,
@@ -144,7 +142,6 @@ impl Sim {
             opening: None,
             text: None,
             first: None,
-            cold: 1.0,
             twins: false,
             random,
             streams,
@@ -295,7 +292,7 @@ impl Sim {
             context: 100,
             read_tokens,
             read: self.disturbed(read),
-            draft: if drafting == 0 { 0.0 } else { self.disturbed(draft) * std::mem::replace(&mut self.cold, 1.0) },
+            draft: self.disturbed(draft),
             verify: self.disturbed(verify),
             promised,
             accepted: accepted as f64,
