@@ -65,14 +65,14 @@ impl Catalog {
         self.families.iter().find(|family| family.name == name)
     }
 
-    /// The distinct units of `profile`, each checked against the limits of `arch`.
+    /// The distinct units of `profile` that are built for `arch`, each checked against its limits.
     ///
     /// # Errors
     /// As [`expand`] and [`Unit::fits`].
     pub fn units(&self, profile: &Profile, arch: &Arch) -> Result<Vec<(&Family, Unit)>, Diagnostic> {
         let mut units = Vec::new();
         for family in &self.families {
-            for unit in expand(family, profile)? {
+            for unit in expand(family, profile)?.into_iter().filter(|unit| unit.runs_on(arch)) {
                 unit.fits(family, arch)?;
                 units.push((family, unit));
             }

@@ -1,6 +1,6 @@
 //! A parsed declaration: what `family! { … }` says, names still unresolved.
 
-use crate::{At, Comparison, DType, Expr, Kind};
+use crate::{Arch, At, Comparison, DType, Expr, Kind};
 
 /// One kernel family.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +46,8 @@ pub struct Variant {
     pub at: At,
     /// Tunables; every variant gives the same ones.
     pub tunables: Vec<(String, Expr)>,
+    /// The only architecture that it is built for, where it needs one's own instructions; all of them, if none.
+    pub on: Option<Arch>,
     /// When the variant can run: over dimensions it decides whether units are built, over symbols whether a launch
     /// may take it.
     pub when: Vec<Comparison>,

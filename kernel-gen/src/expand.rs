@@ -13,6 +13,8 @@ pub struct Unit {
     pub name: String,
     /// Variant name.
     pub variant: String,
+    /// The only architecture that it is built for; all of them, if none.
+    pub on: Option<Arch>,
     /// Dimensions.
     pub dims: Vec<(String, i64)>,
     /// Tunables, then constants, each with its formula and value.
@@ -33,6 +35,11 @@ impl Unit {
         let dims = self.dims.iter().map(|(dim, value)| (dim, *value));
         let constants = self.constants.iter().map(|(constant, _, value)| (constant, *value));
         dims.chain(constants).find(|(known, _)| *known == name).map(|(_, value)| value)
+    }
+
+    /// Whether the unit is built for `arch`.
+    pub fn runs_on(&self, arch: &Arch) -> bool {
+        self.on.is_none_or(|only| only == *arch)
     }
 
     /// Checks the unit against the limits of `arch`, before any compiler runs.
@@ -186,6 +193,7 @@ fn unit(family: &Family, variant: &Variant, dims: &[(String, i64)]) -> Result<Op
         family: family.name.clone(),
         name: [family.name.as_str(), &key.join("_"), &variant.name].join("__"),
         variant: variant.name.clone(),
+        on: variant.on,
         dims: dims.to_vec(),
         layout: Layout::of(&family.smem, &lookup)?,
         block: positive("block", &launch.block, Arch::MAX_BLOCK)?,

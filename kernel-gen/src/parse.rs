@@ -7,7 +7,7 @@ use syn::{Ident, LitStr, Token, braced, bracketed};
 
 use crate::decl::{Constant, Family, Grid, Launch, Operand, SharedMember, Variant};
 use crate::expr_parse::{comparisons, expr};
-use crate::{At, Comparison, Composite, DType, Diagnostic, Expr, Kind, check};
+use crate::{ARCHS, Arch, At, Comparison, Composite, DType, Diagnostic, Expr, Kind, check};
 
 const SECTIONS: &str = "expected one of: dims, const, variant, require, smem, args, launch, sass";
 
@@ -140,19 +140,31 @@ fn bracket_list(input: ParseStream<'_>) -> syn::Result<Vec<Expr>> {
     Ok(content.parse_terminated(arithmetic, Token![,])?.into_iter().collect())
 }
 
-/// `NAME { TUNABLE = expr, … } [when condition] [prefer condition]`
+/// `NAME { TUNABLE = expr, … } [on architecture] [when condition] [prefer condition]`
 fn variant(input: ParseStream<'_>) -> syn::Result<Variant> {
     let name: Ident = input.parse()?;
     let tunables = list(input, binding)?;
+    let follows = |word: &str| input.cursor().ident().is_some_and(|(ident, _)| ident == word);
+    let on = if follows("on") { Some(architecture(input)?) } else { None };
     let clause = |word: &str| -> syn::Result<Vec<Comparison>> {
-        if input.cursor().ident().is_none_or(|(ident, _)| ident != word) {
+        if !follows(word) {
             return Ok(Vec::new());
         }
         keyword(input, word)?;
         condition(input)
     };
     let (when, prefer) = (clause("when")?, clause("prefer")?);
-    Ok(Variant { name: name.to_string(), at: name.span().into(), tunables, when, prefer })
+    Ok(Variant { name: name.to_string(), at: name.span().into(), tunables, on, when, prefer })
+}
+
+/// `on ARCHITECTURE`
+fn architecture(input: ParseStream<'_>) -> syn::Result<Arch> {
+    keyword(input, "on")?;
+    let name: Ident = input.parse()?;
+    Arch::named(&name.to_string()).ok_or_else(|| {
+        let known = ARCHS.map(|arch| arch.name).join(", ");
+        syn::Error::new(name.span(), format!("unknown architecture `{name}`; known: {known}"))
+    })
 }
 
 fn dtype(input: ParseStream<'_>) -> syn::Result<DType> {

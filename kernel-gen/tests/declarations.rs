@@ -36,6 +36,11 @@ fn faults_point_into_the_declaration() {
         ("block 32 * 4", "blok 32 * 4", "probe.rs:9:21: expected one of: grid, block"),
         ("grid M, ", "", "probe.rs:9:3: `launch` needs a grid"),
         ("grid M", "grid (M, 1, 1, 1)", "at most three axes"),
+        (
+            "variant a { T = 64 }",
+            "variant a { T = 64 } on sm_91",
+            "probe.rs:4:27: unknown architecture `sm_91`; known: sm_120, sm_90a",
+        ),
         ("variant a { T = 64 }", "", "probe.rs:2:11: `probe` needs at least one `variant`"),
         ("variant a { T = 64 }", "variant a { T = 64 } variant b { U = 1 }", "variant `b` sets"),
         ("variant a { T = 64 }", "variant a { T = 64 } variant a { T = 1 }", "variant `a` is defined twice"),
@@ -78,6 +83,17 @@ fn probe(from: &str, to: &str, change: impl Fn(&mut Profile)) -> Result<Vec<kern
         unit.fits(family, &ARCHS[0]).map_err(|error| error.to_string())?;
     }
     Ok(units)
+}
+
+#[test]
+fn a_variant_of_one_architecture_is_built_for_it_alone() {
+    let two = "variant b { T = 128 } on sm_90a when M > 1 variant a { T = 64 }";
+    let names = |arch: &Arch| -> Vec<String> {
+        let units = probe("variant a { T = 64 }", two, |_| ()).expect("units");
+        units.into_iter().filter(|unit| unit.runs_on(arch)).map(|unit| unit.variant).collect()
+    };
+    assert_eq!(names(&Arch::named("sm_90a").expect("known")), ["b", "a"]);
+    assert_eq!(names(&Arch::named("sm_120").expect("known")), ["a"]);
 }
 
 #[test]

@@ -29,7 +29,7 @@ fn a_launcher_with_every_clause() {
 /// Test of every clause.
 family! { every_clause, template \"none.cuh\";
   dims    { H = hidden, E = experts / ep, N = expert_width / tp }
-  variant n8 { NT = 1 } when M <= 64 && H >= 128
+  variant n8 { NT = 1 } on sm_90a when M <= 64 && H >= 128
   variant n64 { NT = 8 } prefer M > 16 && M * E < 4096
   const   { TN = 8 * NT }
   require { H % 8 == 0 }

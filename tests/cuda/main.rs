@@ -6,6 +6,7 @@ mod company;
 mod cpu;
 mod lossless;
 mod memory;
+mod rounds;
 mod speed;
 mod sticky;
 mod teacher;

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use kd_attn::{Mask, PageId, Segment};
+use kd_attn::{BlockSegment, Mask, PageId, Segment};
 use kd_engine::{Engine, EngineError, Models, Request, SamplingParams, Speculation};
 use kd_model::{Target, Trace};
 use kd_moe::Routing;
@@ -119,6 +119,46 @@ fn thread_counts_give_the_same_bits_on_two_ranks() {
     };
     let one = pass(1);
     assert!([2, 5].into_iter().all(|threads| pass(threads) == one));
+}
+
+/// Where threads take rows of a pass apart from each other, a prompt chunk, a tree and a single row that follow one another
+/// have the bits of one thread, and so have four streams' drafts, whose blocks three threads cut. Both have rows for four
+/// threads; that so many are cut is tested beside `row_parts`.
+#[test]
+fn rows_taken_apart_have_the_bits_of_one_thread() {
+    let models = demo_models();
+    let (target, drafter) = (&models.target, models.drafter.as_ref().expect("a drafter"));
+    let taps = &drafter.config().target_layer_ids;
+    let (mut cache, mut context) = (target.new_cache(4), drafter.new_cache(4));
+    let pages = [PageId(2), PageId(0)];
+    let committed = 70;
+    let known = Numbers(5).prompt(committed, 4096);
+    let chunk = Segment { pages: &pages, committed: 0, rows: committed, mask: Mask::Causal };
+    let pass = target.forward(&Pool::single(), &known, &[chunk], &cache, taps, &mut ()).expect("a pass");
+    let rows: Vec<usize> = (0..committed).collect();
+    cache.commit(&pass.latents, &rows, &pages, 0);
+    context.commit(&drafter.context(&Pool::single(), &pass.taps, 0..committed), &rows, &pages, 0);
+
+    let nodes = [[0b1, 0], [0b11, 0], [0b100, 0], [0b1001, 0], [0b1_0011, 0], [0b10_0000, 0]];
+    let segments = [
+        Segment { pages: &pages, committed: 5, rows: 30, mask: Mask::Causal },
+        Segment { pages: &pages, committed, rows: 1 + nodes.len(), mask: Mask::Tree(&nodes) },
+        Segment { pages: &pages, committed: 64, rows: 1, mask: Mask::Tree(&[]) },
+    ];
+    let tokens = Numbers(6).prompt(38, 4096);
+    let blocks = [committed, 33, 64, 1].map(|start| BlockSegment { pages: &pages, start });
+    let of = |threads: usize| {
+        let pool = Pool::new(threads.try_into().expect("threads")).expect("a pool");
+        let pass = target.forward(&pool, &tokens, &segments, &cache, taps, &mut ()).expect("a pass");
+        let draft =
+            drafter.draft(&pool, target.as_ref().into(), &[7, 8, 9, 10], &blocks, &context).expect("a draft");
+        (pass.hidden, pass.latents, pass.taps, draft.hidden, draft.logits)
+    };
+    let one = of(1);
+    assert!(one.0.data().iter().chain(one.4.data()).all(|x| x.is_finite()));
+    for threads in [2, 3, 4] {
+        assert!(of(threads) == one, "{threads} threads");
+    }
 }
 
 #[test]

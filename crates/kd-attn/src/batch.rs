@@ -1,5 +1,7 @@
 //! Which keys each row of a pass may see.
 
+use std::ops::Range;
+
 use crate::PageId;
 
 /// The ancestors of a tree node, itself included: bit `i` is node `i + 1`. The root, row 0, is implied.
@@ -68,9 +70,42 @@ pub fn rows(segments: &[Segment<'_>]) -> usize {
     segments.iter().map(|s| s.rows).sum()
 }
 
+/// Some rows of a segment.
+#[derive(Debug, Clone)]
+pub(crate) struct Span<'a> {
+    pub(crate) segment: &'a Segment<'a>,
+    /// Where the segment starts among the rows of the pass.
+    pub(crate) first: usize,
+    /// Counted within the segment.
+    pub(crate) rows: Range<usize>,
+}
+
+/// Rows `rows` of a pass by the segments that they belong to.
+pub(crate) fn spans<'a>(segments: &'a [Segment<'a>], rows: Range<usize>) -> Vec<Span<'a>> {
+    let mut end = 0;
+    let span = |segment: &'a Segment<'a>| {
+        let first = end;
+        end += segment.rows;
+        let own = rows.start.max(first)..rows.end.min(end);
+        (!own.is_empty()).then(|| Span { segment, first, rows: own.start - first..own.end - first })
+    };
+    segments.iter().filter_map(span).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_of_a_pass_are_found_in_their_segments() {
+        let segment = |rows| Segment { pages: &[], committed: 0, rows, mask: Mask::Causal };
+        let segments = [segment(3), segment(0), segment(4), segment(1)];
+        let of = |rows| spans(&segments, rows).into_iter().map(|s| (s.first, s.rows)).collect::<Vec<_>>();
+        assert_eq!(of(0..8), [(0, 0..3), (3, 0..4), (7, 0..1)]);
+        assert_eq!(of(2..5), [(0, 2..3), (3, 0..2)]);
+        assert_eq!(of(5..7), [(3, 2..4)]);
+        assert_eq!(of(4..4), []);
+    }
 
     #[test]
     fn a_tree_row_sees_the_root_its_ancestors_and_itself() {

@@ -50,30 +50,46 @@ pub struct BlockSegment<'a> {
     pub start: usize,
 }
 
-/// Attention of `[streams · block, heads · head_dim]` queries (normed and rotated) over `context` and the block's own
-/// `[streams · block, row_width]` keys and values, in order of position. Returns a matrix shaped like `queries`.
+/// What all rows of a pass share in one layer.
+#[derive(Debug, Clone, Copy)]
+pub struct BlockPass<'a> {
+    /// Their keys and values, `[streams · block, row_width]`.
+    pub own: &'a Matrix,
+    /// The block of each stream.
+    pub segments: &'a [BlockSegment<'a>],
+    /// Keys and values of committed tokens.
+    pub context: &'a PagedCache,
+    /// The layer, counted from 0.
+    pub layer: usize,
+}
+
+/// Attention of normed and rotated queries `[rows, heads · head_dim]`, rows `first ..` of a pass, over the context and all rows'
+/// own keys and values, in order of position. Returns a matrix shaped like `queries`.
 pub fn attend_block(
     pool: &Pool,
     config: &GqaConfig,
     queries: &Matrix,
-    own: &Matrix,
-    segments: &[BlockSegment<'_>],
-    context: &PagedCache,
-    layer: usize,
+    first: usize,
+    pass: &BlockPass<'_>,
 ) -> Matrix {
-    let block = queries.rows() / segments.len().max(1);
-    // Rows that see the same keys read them together.
-    let together = if config.causal || config.window.is_some() { 1 } else { block };
+    let BlockPass { own, segments, context, layer } = *pass;
+    let block = own.rows() / segments.len().max(1);
     let mut out = Matrix::zeros(queries.rows(), queries.cols());
     let mut rows = out.iter_rows_mut();
     let mut tasks = Vec::new();
-    for first in (0..queries.rows()).step_by(together.max(1)) {
+    let (mut row, end) = (first, first + queries.rows());
+    while row < end {
+        // Rows that see the same keys read them together.
+        let alone = config.causal || config.window.is_some();
+        let together = if alone { 1 } else { (block - row % block).min(end - row) };
         let rows = rows.by_ref().take(together);
         let mut groups: Vec<_> = rows.map(|row| row.chunks_exact_mut(config.group_width())).collect();
         for kv in 0..config.kv_heads {
-            let out: Vec<&mut [f32]> = groups.iter_mut().filter_map(Iterator::next).collect();
-            tasks.push((first, kv, out));
+            let part = groups.iter_mut().map(|row| row.next().expect("a part for each key head"));
+            let out: Vec<&mut [f32]> = part.collect();
+            tasks.push((row, kv, out));
         }
+        row += together;
     }
     pool.for_each(tasks, |(row, kv, out)| {
         let (segment, k) = (&segments[row / block], row % block);
@@ -90,7 +106,7 @@ pub fn attend_block(
         let keys = part(config.first_cached + kv, kv);
         let values = part(config.cached_heads + config.first_cached + kv, config.kv_heads + kv);
         let width = config.group_width();
-        let queries: Vec<&[f32]> = (row..row + out.len())
+        let queries: Vec<&[f32]> = (row - first..row - first + out.len())
             .flat_map(|row| queries.row(row)[kv * width..][..width].chunks_exact(config.head_dim))
             .collect();
         attend_heads(config.head_dim, &queries, &keys, &values, out);

@@ -15,8 +15,8 @@ mod rope;
 pub mod selftest;
 
 pub use batch::{Ancestors, Mask, Segment, positions, rows};
-pub use drafter::{BlockSegment, GqaConfig, attend_block};
+pub use drafter::{BlockPass, BlockSegment, GqaConfig, attend_block};
 pub use leaves::Leaves;
-pub use mla::{Mla, MlaConfig, MlaWeights, QueryProjection};
+pub use mla::{Mla, MlaConfig, MlaPass, MlaWeights, QueryProjection};
 pub use pages::{CacheError, PAGE_TOKENS, PageId, PagedCache};
 pub use rope::{Rope, RopeTable, Yarn};

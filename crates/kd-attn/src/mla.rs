@@ -8,6 +8,7 @@ use kd_tensor::{
     Bf16Matrix, Matrix, Pool, RowList, View, linear, linears, mix, multiply_rows, ops, task_count,
 };
 
+use crate::batch::{Span, spans};
 use crate::{PagedCache, RopeTable, Segment};
 
 /// Sizes of one attention layer.
@@ -85,16 +86,47 @@ pub struct MlaWeights<'a> {
     pub output: &'a Bf16Matrix,
 }
 
+/// What all rows of a pass share.
+#[derive(Debug, Clone, Copy)]
+pub struct MlaPass<'a> {
+    /// Angles of every row.
+    pub rope: &'a RopeTable,
+    /// Which rows belong to which stream, and what they see.
+    pub segments: &'a [Segment<'a>],
+    /// Latents of committed tokens.
+    pub cache: &'a PagedCache,
+}
+
+/// What some rows of a segment see.
+struct Sight<'a> {
+    /// Keys of the segment's committed tokens.
+    committed: Vec<&'a [f32]>,
+    /// The rows of the segment that each row sees, counted within it.
+    visible: Vec<Vec<usize>>,
+}
+
+impl<'a> Sight<'a> {
+    fn new(span: &Span<'a>, cache: &'a PagedCache, layer: usize) -> Self {
+        let Segment { pages, committed, .. } = *span.segment;
+        Self {
+            committed: (0..committed).map(|position| cache.token(layer, pages, position)).collect(),
+            visible: span.rows.clone().map(|row| span.segment.visible(row)).collect(),
+        }
+    }
+}
+
 /// Some heads of consecutive rows of one segment.
 struct Task<'a, 'o> {
     /// Keys of the segment's committed tokens.
     committed: &'a [&'a [f32]],
-    /// The rows that each row of the segment sees, counted within it.
+    /// The rows of the segment that each of these sees, counted within it.
     visible: &'a [Vec<usize>],
     /// Where the segment starts among the rows of the pass.
     first: usize,
     /// The first row, counted within the segment.
     row: usize,
+    /// The same, counted within the inputs.
+    x: usize,
     head: usize,
     /// One slice a row, `value` wide a head.
     out: Vec<&'o mut [f32]>,
@@ -149,90 +181,111 @@ impl Mla {
         }
     }
 
-    /// Attention of normed rows `x` `[rows, hidden]`: their latents `[rows, latent + rope]` and the output
-    /// `[rows, hidden]`. Committed keys come from `cache`, those of the pass from the rows themselves.
-    pub fn forward(
+    /// Attention of all rows `x` `[rows, hidden]` of a pass, normed: their latents `[rows, latent + rope]` and the output
+    /// `[rows, hidden]`.
+    pub fn forward(&self, pool: &Pool, x: View<'_>, pass: &MlaPass<'_>, layer: usize) -> (Matrix, Matrix) {
+        let (latents, low) = self.inputs(pool, x, 0, pass.rope);
+        let low = low.as_ref().map_or(x, Matrix::view);
+        let out = self.outputs(pool, low, 0, &latents, pass, layer);
+        (latents, out)
+    }
+
+    /// What normed rows `x` `[rows, hidden]`, rows `first ..` of a pass, are to the others, and what their own queries are made
+    /// of: latents `[rows, latent + rope]` and the input of the last query projection, if that is not `x`.
+    pub fn inputs(
         &self,
         pool: &Pool,
         x: View<'_>,
+        first: usize,
         rope: &RopeTable,
-        segments: &[Segment<'_>],
-        cache: &PagedCache,
-        layer: usize,
-    ) -> (Matrix, Matrix) {
-        let mut latents;
-        let low;
-        let x = match &self.query {
-            QueryProjection::Direct(_) => {
-                latents = linear(pool, x, &self.kv_a);
-                x
-            }
+    ) -> (Matrix, Option<Matrix>) {
+        let (mut latents, low) = match &self.query {
+            QueryProjection::Direct(_) => (linear(pool, x, &self.kv_a), None),
             QueryProjection::LowRank { a, norm, .. } => {
-                let wide;
-                [latents, wide] = linears(pool, x, [&self.kv_a, a]);
-                low = ops::rms_norm_rows(&wide, norm, self.config.latent_eps);
-                low.view()
+                let [latents, wide] = linears(pool, x, [&self.kv_a, a]);
+                (latents, Some(ops::rms_norm_rows(&wide, norm, self.config.latent_eps)))
             }
         };
         // The cache holds the normed latent, then the rotated key (one for all heads, not normed).
         for (row, kv) in latents.iter_rows_mut().enumerate() {
             let (latent, key) = kv.split_at_mut(self.config.latent);
             ops::rms_norm_in_place(latent, &self.kv_norm, self.config.latent_eps);
-            rope.rotate_interleaved(row, key);
+            rope.rotate_interleaved(first + row, key);
         }
-        let committed: Vec<Vec<&[f32]>> = segments
-            .iter()
-            .map(|s| (0..s.committed).map(|position| cache.token(layer, s.pages, position)).collect())
-            .collect();
-        let values = self.heads(pool, x, &latents, rope, segments, &committed);
-        (latents, linear(pool, values.view(), &self.output))
+        (latents, low)
     }
 
-    /// What each head gives each row: `[rows, heads · value]`, of the inputs `x` of the last query projection and the keys
-    /// `committed` of each segment. Heads of a row have nothing to do with each other from there on, so a task takes some
-    /// through all of it.
+    /// The output `[rows, hidden]` of rows `first ..` of a pass, of the inputs `x` of their last query projection. Committed keys
+    /// come from the cache, those of the pass from `latents`, which has all of its rows.
+    pub fn outputs(
+        &self,
+        pool: &Pool,
+        x: View<'_>,
+        first: usize,
+        latents: &Matrix,
+        pass: &MlaPass<'_>,
+        layer: usize,
+    ) -> Matrix {
+        let values = self.heads(pool, x, first, latents, pass, layer);
+        linear(pool, values.view(), &self.output)
+    }
+
+    /// What each head gives each row: `[rows, heads · value]`. Heads of a row have nothing to do with each other, so a task takes
+    /// some through all of it.
     fn heads(
         &self,
         pool: &Pool,
         x: View<'_>,
+        first: usize,
         latents: &Matrix,
-        rope: &RopeTable,
-        segments: &[Segment<'_>],
-        committed: &[Vec<&[f32]>],
+        pass: &MlaPass<'_>,
+        layer: usize,
     ) -> Matrix {
         let MlaConfig { heads, nope, value, latent, .. } = self.config;
         let mut out = Matrix::unwritten(x.rows(), heads * value);
-        let visible: Vec<Vec<Vec<usize>>> =
-            segments.iter().map(|s| (0..s.rows).map(|row| s.visible(row)).collect()).collect();
         let weights = (nope + self.config.rope) * x.cols() + (nope + value) * latent;
-        let mut tasks = Vec::new();
+        let spans = spans(pass.segments, first..first + x.rows());
+        let sights: Vec<Sight<'_>> = spans.iter().map(|span| Sight::new(span, pass.cache, layer)).collect();
+        let mut tasks = Vec::with_capacity(sights.len() * 4 * pool.threads());
         let mut rows = out.iter_rows_mut();
-        let mut first = 0;
-        for (segment, (committed, visible)) in segments.iter().zip(committed.iter().zip(&visible)) {
-            let keys = (segment.committed + segment.rows) * (self.config.cache_width() + latent);
-            let count = task_count(pool, segment.rows, heads * (weights + keys));
-            let heads_each = heads.div_ceil(count).max(1);
-            let cuts = count.div_ceil(heads).max((segment.rows * heads_each).div_ceil(PAIRS));
-            let rows_each = segment.rows.div_ceil(cuts).max(1);
-            for row in (0..segment.rows).step_by(rows_each) {
-                let rows = rows.by_ref().take(rows_each.min(segment.rows - row));
+        for (sight, span) in sights.iter().zip(&spans) {
+            let count = span.rows.len();
+            let keys = (span.segment.committed + span.segment.rows) * (self.config.cache_width() + latent);
+            let tasks_each = task_count(pool, count, heads * (weights + keys));
+            let heads_each = heads.div_ceil(tasks_each).max(1);
+            let cuts = tasks_each.div_ceil(heads).max((count * heads_each).div_ceil(PAIRS));
+            let rows_each = count.div_ceil(cuts).max(1);
+            for row in (0..count).step_by(rows_each) {
+                let rows = rows.by_ref().take(rows_each.min(count - row));
                 let mut out: Vec<_> = rows.map(|row| row.chunks_mut(heads_each * value)).collect();
                 for head in (0..heads).step_by(heads_each) {
-                    let out = out.iter_mut().filter_map(Iterator::next).collect();
-                    tasks.push(Task { committed, visible, first, row, head, out });
+                    let out: Vec<&mut [f32]> =
+                        out.iter_mut().map(|row| row.next().expect("a part for each head")).collect();
+                    let visible = &sight.visible[row..row + out.len()];
+                    let start = span.first;
+                    let row = span.rows.start + row;
+                    let x = start + row - first;
+                    tasks.push(Task {
+                        committed: &sight.committed,
+                        visible,
+                        first: start,
+                        row,
+                        x,
+                        head,
+                        out,
+                    });
                 }
             }
-            first += segment.rows;
         }
-        pool.for_each(tasks, |task| self.heads_of_rows(x, latents, rope, task));
+        pool.for_each(tasks, |task| self.heads_of_rows(x, latents, pass.rope, task));
         out
     }
 
     fn heads_of_rows(&self, x: View<'_>, latents: &Matrix, rope: &RopeTable, mut task: Task<'_, '_>) {
         let MlaConfig { value, latent, .. } = self.config;
         let heads = task.out.first().map_or(0, |out| out.len() / value);
-        let rows: Vec<usize> = (0..task.out.len()).map(|row| task.first + task.row + row).collect();
-        let queries = self.queries(&rows.iter().map(|&row| x.row(row)).collect::<Vec<_>>(), &task, rope);
+        let x: Vec<&[f32]> = (task.x..task.x + task.out.len()).map(|row| x.row(row)).collect();
+        let queries = self.queries(&x, &task, rope);
         let mut mixed = Matrix::zeros(queries.rows(), latent);
         self.attend(&queries, latents, &task, &mut mixed.iter_rows_mut().collect::<Vec<_>>());
         for h in 0..heads {
@@ -283,7 +336,7 @@ impl Mla {
         let heads = queries.rows() / rows.max(1);
         // Parents come before children, so no row sees one behind it.
         let pass: Vec<&[f32]> = (0..row + rows).map(|r| latents.row(first + r)).collect();
-        let own = &visible[row..row + rows];
+        let own = visible;
         let queries: Vec<&[f32]> = queries.iter_rows().collect();
         let longest = known + own.iter().map(Vec::len).max().unwrap_or(0);
 

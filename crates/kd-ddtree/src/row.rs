@@ -128,11 +128,11 @@ impl RowShard {
         let mut threshold = f32::NEG_INFINITY;
         let mut max = f32::NEG_INFINITY;
         // Few blocks hold anything above the threshold, and their maxima are found several logits at a time.
-        const BLOCK: u32 = 16;
+        const BLOCK: u32 = 32;
         for (first, block) in
             (first_token..=u32::MAX).step_by(BLOCK as usize).zip(logits.chunks(BLOCK as usize))
         {
-            if block.iter().fold(f32::NEG_INFINITY, |a, &x| if x > a { x } else { a }) <= threshold {
+            if !exceeds(block, threshold) {
                 continue;
             }
             for (token, &logit) in (first..=u32::MAX).zip(block) {
@@ -189,6 +189,19 @@ fn exp_sum(logits: &[f32], max: f32) -> f64 {
     last[..rest.len()].copy_from_slice(rest);
     add(&last);
     sums.iter().sum()
+}
+
+/// Whether a logit is above the threshold; NaN never is.
+fn exceeds(block: &[f32], threshold: f32) -> bool {
+    // Maxima of four lanes, which the compiler keeps in one register: a single one would wait for itself at each logit.
+    let mut most = [f32::NEG_INFINITY; 4];
+    let (fours, rest) = block.as_chunks::<4>();
+    for four in fours {
+        for (most, &x) in most.iter_mut().zip(four) {
+            *most = if x > *most { x } else { *most };
+        }
+    }
+    most.iter().chain(rest).any(|&x| x > threshold)
 }
 
 /// Cuts the list to its `k` largest entries and returns the smallest logit kept.

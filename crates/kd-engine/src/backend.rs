@@ -3,9 +3,9 @@
 //! The engine knows requests, budgets, trees, sampling and delivery; a [`Backend`] holds weights and caches and runs the
 //! passes of both models. A round asks it in this order: [`catch_up`](Backend::catch_up), [`draft`](Backend::draft),
 //! [`verify`](Backend::verify), [`commit`](Backend::commit). A backend that captures *verify → walk → commit → draft* in
-//! one launch can run all of it in `verify`, since each [`Member`] says how its tokens are drawn: `commit` then names rows
-//! that it has already committed, `catch_up` has nothing left to read, and `draft` hands out what is there. Only where a
-//! member wants logits does the walk need the host between the two halves.
+//! one launch runs all of it in `verify`, since each [`Member`] says how its tokens are drawn and whether it drafts next:
+//! `commit` then names rows that it has already committed, `catch_up` has nothing left to read, and `draft` hands out what is
+//! there. Only where a member wants logits does the walk need the host between the two halves.
 
 mod rows;
 #[cfg(test)]
@@ -73,6 +73,8 @@ pub(crate) struct Member<'a> {
     pub(crate) tree: &'a Tree,
     /// How tokens are drawn; `None` if the engine needs the logits.
     pub(crate) draw: Option<Draw>,
+    /// Whether it will draft in the next round, as far as that can be known. A backend may draft for it in this pass.
+    pub(crate) ahead: bool,
 }
 
 /// Rows of the last verify pass that the target agreed with.
@@ -87,7 +89,7 @@ pub(crate) struct Kept<'a> {
 }
 
 /// One stream that drafts.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub(crate) struct Head<'a> {
     pub(crate) sequence: &'a Sequence,
     /// Its newest token, at position `committed`.
@@ -152,8 +154,8 @@ pub(crate) trait Backend: Debug + Send {
     /// Reads prompt rows in one pass and commits them; one answer for each complete chunk, in order.
     fn prefill(&mut self, chunks: &[Chunk<'_>]) -> Result<Answers, DeviceError>;
 
-    /// Runs all rows of all trees through the target in one pass and commits nothing that can be seen; one answer a row,
-    /// the rows of the first member first.
+    /// Runs all rows of all trees through the target in one pass; one answer a row, the rows of the first member first. It may
+    /// commit what each member's draws lead to, since the rows behind the end of a stream go with its pages.
     fn verify(&mut self, members: &[Member<'_>]) -> Result<Answers, DeviceError>;
 
     /// The logits `[vocab]` of a row that the last pass answered with [`Answer::Held`]: `row` is that of the answer. A walk asks for
@@ -174,8 +176,19 @@ pub(crate) trait Backend: Debug + Send {
     /// `committed + 1 ..` in the target's ids, up to the first one without a finite maximum.
     fn draft(&mut self, heads: &[Head<'_>]) -> Result<Vec<Vec<DraftRow>>, DeviceError>;
 
+    /// Waits for what the last verify pass has begun for the present round, needed or not, so that nothing else is charged with it.
+    /// Whether the draft of this round was at work while a prompt was waited for: its time says nothing of its cost then.
+    fn settle(&mut self) -> Result<bool, DeviceError> {
+        Ok(false)
+    }
+
     /// What the target's passes have done so far.
     fn ops(&self) -> OpCounter;
+
+    /// Graphs of rounds that a device has been given so far.
+    fn graphs(&self) -> u64 {
+        0
+    }
 
     /// Begins or ends timing passes on a device; a backend without one has nothing to time.
     fn time_device(&mut self, on: bool) {

@@ -20,6 +20,8 @@ pub(crate) struct Drafts {
     pub(crate) trees: Vec<Tree>,
     /// The draft rows of each member whose tree was a matter of the budget, for others none.
     pub(crate) rows: Vec<Vec<DraftRow>>,
+    /// Which members will draft in the next round as well.
+    pub(crate) ahead: Vec<bool>,
     pub(crate) plan: Plan,
     /// Sizes and times so far.
     pub(crate) outcome: Outcome,
@@ -59,6 +61,7 @@ impl Engine {
         let mut drafts = Drafts {
             trees: vec![Tree::empty(); members.len()],
             rows: vec![Vec::new(); members.len()],
+            ahead: self.ahead(members, &drafting, own, &plan),
             plan,
             outcome: Outcome { drafting: drafting.len(), context: load.context, ..Outcome::default() },
         };
@@ -77,6 +80,18 @@ impl Engine {
         }
         drafts.outcome.rows = drafts.trees.iter().map(|tree| tree.rows().len()).sum();
         Ok(drafts)
+    }
+
+    /// Which of the drafting members, the first `own` of which draft in every round, will draft in the next one.
+    fn ahead(&self, members: &[(usize, u32)], drafting: &[usize], own: usize, plan: &Plan) -> Vec<bool> {
+        let mut ahead = vec![false; members.len()];
+        let goes_on = self.budget.goes_on(plan);
+        for &i in &drafting[..if goes_on { drafting.len() } else { own }] {
+            let stream = &self.running[members[i].0];
+            // The last token of an answer is in any case the last.
+            ahead[i] = stream.history.generated().len() + 1 < stream.request.max_tokens;
+        }
+        ahead
     }
 
     /// Member `i` of a round, which shares the budget.

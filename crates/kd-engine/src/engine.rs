@@ -76,6 +76,8 @@ pub struct Step {
     pub rounds: Vec<Round>,
     /// What they took together; `None` if there were none.
     pub outcome: Option<Outcome>,
+    /// Graphs that a device was given for these rounds: one where it can draw, walk and draft by itself, none on a CPU.
+    pub graphs: u64,
     /// Time that a device spent in the passes of these rounds; `None` unless [`Engine::time_device`] asked for it.
     pub device: Option<Duration>,
 }
@@ -284,7 +286,9 @@ impl Engine {
     fn try_step(&mut self, step: &mut Step) -> Result<(), DeviceError> {
         self.admit()?;
         self.prefill(step)?;
+        let before = self.backend.graphs();
         self.round(step)?;
+        step.graphs = self.backend.graphs() - before;
         step.device = self.backend.device_time()?;
         Ok(())
     }

@@ -36,9 +36,10 @@ impl Engine {
         if members.is_empty() {
             return Ok(());
         }
-        let Drafts { trees, rows: draft_rows, plan, mut outcome } = self.draft(&members)?;
+        let Drafts { trees, rows: draft_rows, ahead, plan, mut outcome } = self.draft(&members)?;
+        outcome.overlapped = self.backend.settle()?;
         let begin = Instant::now();
-        let answers = self.verify(&members, &trees)?;
+        let answers = self.verify(&members, &trees, &ahead)?;
         let (mut ended, mut kept) = (Vec::new(), Vec::new());
         let mut first = 0;
         for (member, ((&(at, bonus), tree), draft_rows)) in
@@ -83,12 +84,17 @@ impl Engine {
     }
 
     /// Runs all rows of all trees through the target in one pass.
-    fn verify(&mut self, members: &[(usize, u32)], trees: &[Tree]) -> Result<Answers, DeviceError> {
-        let member = |(&(at, bonus), tree): (&(usize, u32), _)| {
+    fn verify(
+        &mut self,
+        members: &[(usize, u32)],
+        trees: &[Tree],
+        ahead: &[bool],
+    ) -> Result<Answers, DeviceError> {
+        let member = |((&(at, bonus), tree), &ahead): ((&(usize, u32), _), _)| {
             let stream = &self.running[at];
-            Member { sequence: &stream.sequence, bonus, tree, draw: stream.draw() }
+            Member { sequence: &stream.sequence, bonus, tree, draw: stream.draw(), ahead }
         };
-        let members: Vec<Member<'_>> = members.iter().zip(trees).map(member).collect();
+        let members: Vec<Member<'_>> = members.iter().zip(trees).zip(ahead).map(member).collect();
         self.backend.verify(&members)
     }
 

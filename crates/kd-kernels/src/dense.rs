@@ -1,8 +1,9 @@
-//! Products with bf16 weights, by three families for few, more and many rows.
+//! Products with bf16 weights, by families for few, more and many rows, and by one of sm_90a.
 
 use half::bf16;
 
-use crate::families::{dense, dense_many, dense_mid};
+use crate::dense_cost::cheapest;
+use crate::families::{dense, dense_many, dense_mid, dense_wgmma};
 use crate::{
     Choice, DenseScratch, KernelError, Kernels, LoadedUnit, Selection, Stream, TensorMut, TensorRef,
 };
@@ -19,6 +20,8 @@ const MID: i64 = 144;
 pub struct DenseProduct {
     few: dense::Dense,
     more: Option<(dense_mid::DenseMid, dense_many::DenseMany)>,
+    /// For more than [`FEW`] rows, in place of all others, where the architecture has it.
+    groups: Option<dense_wgmma::DenseWgmma>,
 }
 
 /// The family for a number of rows and a matrix.
@@ -37,7 +40,12 @@ impl DenseProduct {
     pub fn load(kernels: &Kernels, k: usize) -> Result<Self, KernelError> {
         let some = dense_mid::DenseMid::load(kernels, dense_mid::Dims { k: int(k) })?;
         let many = dense_many::DenseMany::load(kernels, dense_many::Dims { k: int(k) })?;
-        Ok(Self { more: Some((some, many)), ..Self::few(kernels, k)? })
+        let groups = match dense_wgmma::DenseWgmma::load(kernels, dense_wgmma::Dims { k: int(k) }) {
+            Ok(groups) => Some(groups),
+            Err(KernelError::NoUnit { .. }) => None,
+            Err(error) => return Err(error),
+        };
+        Ok(Self { more: Some((some, many)), groups, ..Self::few(kernels, k)? })
     }
 
     /// Loads what any number of rows can do with.
@@ -45,7 +53,7 @@ impl DenseProduct {
     /// # Errors
     /// A bundle without it.
     pub fn few(kernels: &Kernels, k: usize) -> Result<Self, KernelError> {
-        Ok(Self { few: dense::Dense::load(kernels, dense::Dims { k: int(k) })?, more: None })
+        Ok(Self { few: dense::Dense::load(kernels, dense::Dims { k: int(k) })?, more: None, groups: None })
     }
 
     /// `y = x Wᵀ`; by the kernels for few rows where `scratch` has no part for many. Launches that share `scratch` follow each
@@ -63,6 +71,11 @@ impl DenseProduct {
     ) -> Result<Selection, KernelError> {
         let (m, n, k) = (x.dim(0), w.dim(0), w.dim(1));
         let columns = w.shape()[0];
+        if let Some(groups) = self.groups.as_ref().filter(|_| m > FEW && n % 4 == 0)
+            && let Some(best) = cheapest(groups.units().iter(), m, n, stream.sms())
+        {
+            return groups.launch(stream, Choice::Forced(best), dense_wgmma::Args { x, w, y });
+        }
         if let Some((some, many)) = self.more.as_ref().filter(|_| scratch.many()) {
             let lanes = |unit: &LoadedUnit| i64::from(unit.resident() * stream.sms()) / token_tiles(unit, m);
             let fitting = many.units().iter().filter(|unit| lanes(unit) > 0);

@@ -205,6 +205,21 @@ impl<T: Element> Buffer<T> {
         self.memory.as_view()
     }
 
+    /// `len` elements of another type from element `start` on, to be read by a launch.
+    ///
+    /// # Errors
+    /// More elements than there are, a place that is not aligned for them.
+    pub fn view_as<U: Element>(&self, start: usize, len: usize) -> Result<CudaView<'_, U>, KernelError> {
+        let aligned = start.saturating_mul(size_of::<T>()).is_multiple_of(align_of::<U>());
+        let rest = self.memory.try_slice(start.min(self.memory.len())..).filter(|_| aligned);
+        // SAFETY: both types are plain values, any bits of which are one; length and alignment are checked.
+        let view = rest.and_then(|rest| unsafe { rest.transmute(len) });
+        view.ok_or_else(|| KernelError::BadTensor {
+            shape: vec![len],
+            what: format!("at element {start} of a buffer of {}", self.memory.len()),
+        })
+    }
+
     /// The memory, to be written by a launch.
     pub fn view_mut(&mut self) -> CudaViewMut<'_, T> {
         self.memory.as_view_mut()

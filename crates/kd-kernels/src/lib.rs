@@ -10,6 +10,7 @@
 pub mod bench;
 pub mod bundle;
 mod dense;
+mod dense_cost;
 mod dense_scratch;
 mod device;
 mod error;
@@ -17,7 +18,9 @@ mod fork;
 mod graph;
 #[rustfmt::skip]
 mod generated;
+mod landing;
 mod launch;
+mod outbox;
 pub mod probe;
 mod profile;
 pub mod ranks;
@@ -27,17 +30,19 @@ mod staging;
 pub mod testing;
 
 pub use bundle::Bundle;
-pub use cudarc::driver::{CudaSlice, CudaView, CudaViewMut, DeviceRepr, DriverError};
+pub use cudarc::driver::{CudaSlice, CudaView, CudaViewMut, DeviceRepr, DriverError, ValidAsZeroBits};
 pub use dense::DenseProduct;
 pub use dense_scratch::DenseScratch;
 pub use device::{Device, Stream, driver_version};
 pub use error::KernelError;
 pub use fork::Fork;
 pub use graph::{Buffer, Element, Graph, Marks};
+pub use landing::{Arrived, Landing, Sent};
 pub use launch::{
     Blocks, Choice, Int4Ref, Kernels, LoadedUnit, Product, Selection, Source, TensorMut, TensorRef, Units,
     arith,
 };
+pub use outbox::Outbox;
 pub use profile::{Drafter, Profile};
 pub use search::Search;
 pub use staging::Staging;

@@ -7,6 +7,11 @@ use kd_tensor::Matrix;
 ///
 /// Goldens are written through it, and tests count through it what a pass really did. Of several ranks it sees the first.
 pub trait Trace: Send {
+    /// Whether it looks at values. If not, it only hears of attention, and threads may take rows of a pass apart.
+    fn looks(&self) -> bool {
+        true
+    }
+
     /// The residual stream `[rows, hidden]`: depth 0 is the embedding, depth `i + 1` the output of layer `i`.
     fn hidden(&mut self, depth: usize, hidden: &Matrix) {
         let _ = (depth, hidden);
@@ -23,7 +28,11 @@ pub trait Trace: Send {
     }
 }
 
-impl Trace for () {}
+impl Trace for () {
+    fn looks(&self) -> bool {
+        false
+    }
+}
 
 /// Counts the work of forward passes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -35,6 +44,10 @@ pub struct OpCounter {
 }
 
 impl Trace for OpCounter {
+    fn looks(&self) -> bool {
+        false
+    }
+
     fn attention(&mut self, _layer: usize, rows: usize) {
         self.attention_calls += 1;
         self.attention_rows += rows as u64;

@@ -76,7 +76,8 @@ impl Experts {
             }
             let mut blocks: Vec<_> = rows.map(|row| row.chunks_mut(block)).collect();
             for start in (0..width).step_by(block) {
-                tasks.push((group, start, blocks.iter_mut().filter_map(Iterator::next).collect(), None));
+                let rows = blocks.iter_mut().map(|row| row.next().expect("a block for each start"));
+                tasks.push((group, start, rows.collect(), None));
             }
         }
         pool.for_each(tasks, |(group, start, mut out, part)| {

@@ -10,6 +10,7 @@ pub mod dtype;
 pub mod file;
 pub mod guard;
 pub mod int4;
+mod lasting;
 pub mod linear;
 pub mod machine;
 pub mod matrix;
@@ -28,6 +29,6 @@ pub use linear::{
 };
 pub use matrix::{Bf16Matrix, Matrix, ShapeError, View};
 pub use pool::{Pool, Task};
-pub use ranks::{Collective, CollectiveError};
+pub use ranks::{Alone, Collective, CollectiveError};
 pub use simd::{InputPart, Inputs, dot, mix};
 pub use storage::Storage;

@@ -156,6 +156,22 @@ impl Matrix {
         all
     }
 
+    /// The rows of all parts one after the other.
+    ///
+    /// # Panics
+    /// If the parts have different numbers of columns, or there are none.
+    pub fn below(parts: &[impl Borrow<Self>]) -> Self {
+        let parts: Vec<&Self> = parts.iter().map(Borrow::borrow).collect();
+        let mut all = Self::unwritten(parts.iter().map(|part| part.rows).sum(), parts[0].cols);
+        let mut rest = &mut *all.data;
+        for part in parts {
+            assert_eq!(part.cols, all.cols, "parts of equally many columns");
+            let own = rest.split_off_mut(..part.data.len()).expect("as many rows as the parts have");
+            own.copy_from_slice(&part.data);
+        }
+        all
+    }
+
     /// A new matrix of the named rows, in that order.
     pub fn gather(&self, rows: impl ExactSizeIterator<Item = usize>) -> Self {
         let mut out = Self::unwritten(rows.len(), self.cols);

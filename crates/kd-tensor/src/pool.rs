@@ -6,6 +6,7 @@
 
 mod gate;
 mod handout;
+mod inside;
 
 use std::any::Any;
 use std::num::NonZeroUsize;
@@ -20,6 +21,7 @@ use thiserror::Error;
 use crate::ranks::Division;
 use gate::Gate;
 use handout::Handout;
+use inside::Inside;
 
 /// Most workers of a pool: more than any machine has CPUs, and few enough to be started.
 const MAX_THREADS: usize = 4096;
@@ -155,6 +157,12 @@ impl Pool {
         self.workers.len() + 1
     }
 
+    /// Whether the calling thread runs a task of this pool: then the others cannot be waited for, and [`Pool::for_each`] works on
+    /// the calling thread alone.
+    pub fn is_running_this_thread(&self) -> bool {
+        Inside::of(Arc::as_ptr(&self.shared).addr())
+    }
+
     /// Calls `work` once for every item, in any order, and returns when all are done. A panic in `work` is passed on.
     pub fn for_each<T: Send>(&self, items: Vec<T>, work: impl Fn(T) + Send + Sync) {
         if self.workers.is_empty() || items.len() < 2 {
@@ -174,9 +182,15 @@ impl Pool {
     /// for its turn if another thread uses the pool.
     ///
     /// # Panics
-    /// If there are more items than threads. A panic in `work` is passed on.
+    /// If there are more items than threads, or the caller is a task of the pool. A panic in `work` is passed on.
     pub(crate) fn all_at_once<T: Send>(&self, items: Vec<T>, work: impl Fn(T) + Send + Sync) {
         assert!(items.len() <= self.threads(), "{} items for {} threads", items.len(), self.threads());
+        // The region that this thread is part of would have to end first.
+        assert!(
+            !self.is_running_this_thread(),
+            "a task of the pool asks for {} of its threads at once: call `in_parts` or `each_rank` outside the pool's regions",
+            items.len()
+        );
         self.share_out(lock(&self.turn), items, work);
     }
 
@@ -184,6 +198,7 @@ impl Pool {
         let items = Handout::new(items);
         let panic: Mutex<Option<Box<dyn Any + Send>>> = Mutex::new(None);
         let share = || {
+            let _inside = Inside::enter(Arc::as_ptr(&self.shared).addr());
             let next = || items.next();
             let result = catch_unwind(AssertUnwindSafe(|| std::iter::from_fn(next).for_each(&work)));
             if let Err(payload) = result {

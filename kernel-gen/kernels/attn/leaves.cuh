@@ -51,6 +51,12 @@ struct Stream {
   int items;                           // no fewer than the pass has
 };
 
+// Tiles of a stream's query rows.
+template <class U>
+__device__ __forceinline__ int tiles_of(const Stream& stream) {
+  return (stream.nodes * U::H + U::ROWS - 1) / U::ROWS;
+}
+
 // Writes the stream to which `mine` leads to `found`, in shared memory; whether there is one. Stream b of B has the rows from
 // starts[b] to starts[b + 1]. All lanes of a warp call it alike. mine(stream, items) is asked of every stream.
 template <class U, class Mine>
@@ -67,7 +73,7 @@ __device__ __forceinline__ bool find_stream(const int32_t* starts, const int32_t
       own.committed = ::max(0, ptx::load4(committed + own.index));
       own.leaves = own.nodes > 0 ? Leaf<U::BASE, U::SHORT>::at(own.committed + own.nodes - 1) + 1 : 0;
     }
-    const int items = own.leaves * ((own.nodes * U::H + U::ROWS - 1) / U::ROWS);
+    const int items = own.leaves * tiles_of<U>(own);
     const int64_t parts = int64_t(own.leaves) * own.nodes * U::H;
     own.item = items;
     own.part = parts;

@@ -77,8 +77,8 @@ struct Narrow {
         part[from][i] = *reinterpret_cast<const float2*>(place(number, from, n) + g * STRIDE + 2 * t + 8 * i);
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      s[2 * i] = ((part[0][i].x + part[1][i].x) + part[2][i].x) + part[3][i].x;
-      s[2 * i + 1] = ((part[0][i].y + part[1][i].y) + part[2][i].y) + part[3][i].y;
+      s[2 * i] = (part[0][i].x + part[1][i].x) + (part[2][i].x + part[3][i].x);
+      s[2 * i + 1] = (part[0][i].y + part[1][i].y) + (part[2][i].y + part[3][i].y);
     }
   }
 

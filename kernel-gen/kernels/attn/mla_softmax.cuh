@@ -89,7 +89,6 @@ struct Softmax {
   template <bool ALL>
   __device__ __forceinline__ static uint2 round(const float (&s)[4], float base, bool served, float& sum) {
     uint2 weights;
-    float added[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const __nv_bfloat162 pair =
@@ -97,11 +96,15 @@ struct Softmax {
       uint32_t bits = *reinterpret_cast<const uint32_t*>(&pair);
       if (!ALL && !served) bits = 0;
       (i == 0 ? weights.x : weights.y) = bits;
-      // The sum is that of the rounded weights, so that equal values mix to themselves.
-      added[i] = __uint_as_float(bits << 16) + __uint_as_float(bits & 0xffff0000u);
     }
-    sum = added[0] + added[1];
+    sum = added(weights);
     return weights;
+  }
+  // What weights add up to: the rounded ones, so that equal values mix to themselves.
+  __device__ __forceinline__ static float added(const uint2& weights) {
+    const float low = __uint_as_float(weights.x << 16) + __uint_as_float(weights.x & 0xffff0000u);
+    const float high = __uint_as_float(weights.y << 16) + __uint_as_float(weights.y & 0xffff0000u);
+    return low + high;
   }
 
   // The sum of the row's weights, in all four lanes.

@@ -113,8 +113,8 @@ struct Wide {
     float4 part[4];
 #pragma unroll
     for (int from = 0; from < 4; ++from) part[from] = *reinterpret_cast<const float4*>(place(eight % 4, eight / 4 * 4 + from));
-    s[0] = ((part[0].x + part[1].x) + part[2].x) + part[3].x, s[1] = ((part[0].y + part[1].y) + part[2].y) + part[3].y;
-    s[2] = ((part[0].z + part[1].z) + part[2].z) + part[3].z, s[3] = ((part[0].w + part[1].w) + part[2].w) + part[3].w;
+    s[0] = (part[0].x + part[1].x) + (part[2].x + part[3].x), s[1] = (part[0].y + part[1].y) + (part[2].y + part[3].y);
+    s[2] = (part[0].z + part[1].z) + (part[2].z + part[3].z), s[3] = (part[0].w + part[1].w) + (part[2].w + part[3].w);
   }
   // Scores to weights; weights of two steps are kept, by `parity`.
   template <bool ALL>

@@ -3,9 +3,12 @@
 
 #include "attn/leaves.cuh"
 #include "ptx/bulk.cuh"
+#include "ptx/exchange.cuh"
 
 namespace kd {
 namespace mla {
+
+constexpr int AHEAD = 256;  // tokens that clusters ask the L2 for ahead of their copies
 
 // One leaf of one stream for a tile of its rows. Four are kept: one's results leave, the next is worked on, and another is looked
 // up.
@@ -82,7 +85,8 @@ struct Dealt {
 // Looks up the CTA's next item that has any keys, number `turn` of those it does. By one warp; what is found is written down at
 // once and read again: registers are scarce.
 template <class U, class S, class Take>
-__device__ __forceinline__ void set_up(int turn, const int32_t* table, const int32_t* starts, const int32_t* committed,
+__device__ __forceinline__ void set_up(int turn, const __nv_bfloat16* pages, const int32_t* table,
+                                       const int32_t* starts, const int32_t* committed,
                                        const uint64_t* ancestors, float scale, Take& take, int X, int B, int P) {
   const int lane = threadIdx.x % 32;
   Work& work = work_of<S>(turn);
@@ -91,7 +95,10 @@ __device__ __forceinline__ void set_up(int turn, const int32_t* table, const int
     const int item = take(first, items);
     bool found = item < items;
     __syncwarp();
-    if (found)
+    const Stream& last = work_of<S>(turn - 1).stream;
+    if (turn > 0 && item >= last.item && item < last.item + last.leaves * tiles_of<U>(last)) {
+      if (lane == 0) work.stream = last;
+    } else if (found)
       found = find_stream<U>(starts, committed, B, &work.stream, [=](const Stream& own, int items) {
         return item >= own.item && item < own.item + items;
       });
@@ -103,7 +110,7 @@ __device__ __forceinline__ void set_up(int turn, const int32_t* table, const int
     }
     const Stream& stream = work.stream;
     items = stream.items;
-    const int tiles = (stream.nodes * U::H + U::ROWS - 1) / U::ROWS, place = item - stream.item;
+    const int tiles = tiles_of<U>(stream), place = item - stream.item;
     const Leaf<U::BASE, U::SHORT> leaf = Leaf<U::BASE, U::SHORT>::number(stream.leaves - 1 - place / tiles);
     const int end = leaf.start + leaf.length, row = place % tiles * U::ROWS;
     const int rows = ::min(U::ROWS, stream.nodes * U::H - row);
@@ -139,6 +146,10 @@ __device__ __forceinline__ void set_up(int turn, const int32_t* table, const int
     for (int step = 16; step > 0; step /= 2) steps += __shfl_xor_sync(0xffffffffu, steps, step);
     const bool there = page >= 0 && page < X;
     const bool all = __all_sync(0xffffffffu, there || !paged);
+    // What a cluster asks for first comes to the L2 while it still waits for the queries.
+    if constexpr (U::CLUSTER > 1)
+      if (there && lane < AHEAD / PAGE && row == 0 && blockIdx.x % U::CLUSTER == 0)
+        ptx::prefetch(pages + int64_t(page) * PAGE * U::W, 2 * U::W * ::min(PAGE, stream.committed - at * PAGE));
     pages_of<S>(turn)[lane] = there ? page : 0;
     if (lane == 0) {
       work.steps = work.trunk + steps;
@@ -159,6 +170,7 @@ __device__ __forceinline__ void set_up(int turn, const int32_t* table, const int
 // The same for an item's number alone. A type of its own, since a lambda that is called twice may stay a call.
 template <class U, class S, class Take>
 struct SetUp {
+  const __nv_bfloat16* pages;
   const int32_t *table, *starts, *committed;
   const uint64_t* ancestors;
   float scale;
@@ -166,7 +178,7 @@ struct SetUp {
   Take take;
 
   __device__ __forceinline__ void operator()(int turn) {
-    set_up<U, S>(turn, table, starts, committed, ancestors, scale, take, X, B, P);
+    set_up<U, S>(turn, pages, table, starts, committed, ancestors, scale, take, X, B, P);
   }
 };
 

@@ -87,59 +87,69 @@ __device__ __forceinline__ void narrow_items(Feed<U, S> feed, Next set_up, float
 
 // The items of a cluster.
 template <class U, class S, class Next>
-__device__ __forceinline__ void shared_items(Blocks<U, S> keys, const __nv_bfloat16* q, Next set_up, float* part_o,
-                                             float* part_ml, int Z) {
+__device__ __forceinline__ void shared_items(Blocks<U, S> keys, Next set_up, float* part_o, float* part_ml, int Z) {
+  using D = Division<U>;
   const int warp = threadIdx.x / 32;
+  if (threadIdx.x == 0) Shared<U, S>::prepare(keys.entries);
+  ptx::cluster_arrive();  // others may send to this CTA
+  // Nothing that an item is looked up by comes from the kernel in front.
   if (warp == 7) set_up(0);
-  Shared<U, S> rows(keys.quarter);
+  Shared<U, S> rows(keys.rank);
+  __syncthreads();
+  ptx::cluster_wait();
+  ptx::grid_dependency_wait();
+  ptx::grid_dependency_launch();
 #pragma unroll 1
-  for (int turn = 0, block = 0;; ++turn) {
-    __syncthreads();
+  for (int turn = 0, used = 0;; ++turn) {
     const Work& work = work_of<S>(turn);
     const int steps = work.steps;
     if (steps < 0) break;
-    keys.fill(block, turn);
-    rows.take_queries(q, work);
+    keys.fill(used, turn);
+    keys.wait(used);
+    __syncthreads();
+    rows.take_queries(used++);
     if (warp == 7) set_up(turn + 1);
+    int sent = used - turn - 1;  // blocks of scores
 #pragma unroll 1
-    for (int first = 0; first < steps; first += BLOCK_STEPS, ++block) {
-      const int number = first + warp, scored = ::min(BLOCK_STEPS, steps - first);
-      keys.wait(block);
-      if (number < steps) rows.score(block);
-      ptx::cluster_sync();
-      // Not before the barrier, which waits for copies, too.
-      keys.fill(block, turn + 1);
-      const Step step =
-          number < work.trunk ? Step{0, U::ROWS, KEYS} : gathered_step<S>((block & 1) * BLOCK_STEPS + warp);
-      float s[4] = {};
-      if (number < steps) rows.add_quarters(block, work.factor, step, s);
+    for (int first = 0; first < steps; first += D::STEPS, ++used, ++sent) {
+      keys.wait(used);
+      // The block is there, and the one before it no longer needed.
       __syncthreads();
-      const uint32_t rises = rows.weigh(block, scored, step, s);
-      __syncthreads();
-      rows.mix(block, scored, rises);
-      __syncthreads();
+      keys.fill(used, turn + 1);
+      const int number = first + rows.own;
+      const bool live = number < steps;
+      typename Shared<U, S>::Scores s = {};
+      if (live) rows.score(used, s);
+      rows.exchange(sent, s);
+      const Step step = number < work.trunk || !live ? Step{0, U::ROWS, KEYS} : Blocks<U, S>::step_of(used, rows.own);
+      if (rows.weigh(sent, s, work.factor, step, live, first == 0))
+        rows.template mix<true>(used, sent, work.trunk - first, steps - first);
+      else
+        rows.template mix<false>(used, sent, work.trunk - first, steps - first);
     }
-    rows.store(work, part_o, part_ml, Z);
+    __syncthreads();
+    rows.store(work, used - 1, part_o, part_ml, Z);
+    // The next item is known, and the last block's place is free.
+    __syncthreads();
   }
-  // The other CTAs may still read this one's quarters.
-  ptx::cluster_sync_relaxed();
 }
 
 }  // namespace mla
 
 template <class U, class S>
-__device__ __forceinline__ void tree_mla(const __nv_bfloat16* q, const __nv_bfloat16* pages, const int32_t* table,
+__device__ __forceinline__ void tree_mla(const __nv_bfloat16* q, const __nv_bfloat16* pages,
+                                         const ptx::TensorMap& entries, const int32_t* table,
                                          const int32_t* starts, const int32_t* committed, const uint64_t* ancestors,
                                          const __nv_bfloat16* scratch, float scale, int32_t* queue, float* part_o,
                                          float* part_ml, int T, int X, int B, int P, int Z) {
   using namespace mla;
-  ptx::grid_dependency_wait();
-  ptx::grid_dependency_launch();
   if constexpr (U::CLUSTER > 1) {
-    const SetUp<U, S, Dealt<U::CLUSTER>> next = {table, starts, committed, ancestors, scale, X, B, P, {}};
-    shared_items<U, S>({pages, scratch, int(blockIdx.x) % U::CLUSTER}, q, next, part_o, part_ml, Z);
+    const SetUp<U, S, Dealt<U::CLUSTER>> next = {pages, table, starts, committed, ancestors, scale, X, B, P, {}};
+    shared_items<U, S>({entries, pages, scratch, q, int(blockIdx.x) % U::CLUSTER}, next, part_o, part_ml, Z);
   } else {
-    const SetUp<U, S, Taken> next = {table, starts, committed, ancestors, scale, X, B, P, {queue}};
+    ptx::grid_dependency_wait();
+    ptx::grid_dependency_launch();
+    const SetUp<U, S, Taken> next = {pages, table, starts, committed, ancestors, scale, X, B, P, {queue}};
     if constexpr (U::MT > 0)
       wide_items<U, S>({pages, scratch, q}, next, part_o, part_ml, Z);
     else

@@ -2,26 +2,32 @@
 /// Stream `b` has the rows `starts[b] .. starts[b + 1]` of the pass, the first of them the root, and `committed[b]` tokens in
 /// the pages `table[b]`; rows from `starts[B]` on are padding. `q` holds absorbed queries, `scratch` the entries of the rows
 /// themselves, `ancestors` 128 bits a row (bit `i`: node `i + 1`, itself included; the root is implied, its own are not read).
-/// A row sees all committed tokens, the root and its ancestors, and only what it sees is ever read. The partial results take
-/// one row for each leaf, node and head of each stream; `Z` is how many there is room for. CTAs take work items from `queue`,
-/// which must be zero, and is again after `tree_mla_merge`; the clusters of `c8` have theirs dealt.
+/// `entries` are those of
+/// `pages`, one below the other. A row sees all committed tokens, the root and its ancestors, and only what it sees is ever read.
+/// The partial results take one row for each leaf, node and head of each stream; `Z` is how many there is room for. CTAs take
+/// work items from `queue`, which must be zero, and is again after `tree_mla_merge`; clusters have theirs dealt.
 family! { tree_mla, template "attn/tree_mla.cuh";
   dims    { H = heads / tp, C = kv_lora_rank, R = rope_dim }
   variant c8  { MT = 0, NT = 1, ST = 16, CLUSTER = 4, CTAS = 2 } when H <= 8
-    prefer T * H <= max(16, min(32, 512 / max(1, P)))
+    prefer T * H <= max(8, min(96, 4160 / max(1, P)))
+  variant c16 { MT = 0, NT = 2, ST = 8, CLUSTER = 2, CTAS = 2 } when H <= 8
+    prefer T > B && T * H <= max(72, min(544, 9300 / max(1, P)))
   variant m64 { MT = 4, NT = 0, ST = 4, CLUSTER = 1, CTAS = 1 }
     prefer T * H > max(16 * B, max(96, min(1024, 4608 / max(1, P))))
   variant n8  { MT = 0, NT = 1, ST = 5, CLUSTER = 1, CTAS = 2 } when H <= 8
   variant n16 { MT = 0, NT = 2, ST = 4, CLUSTER = 1, CTAS = 1 } when H > 8 && H <= 16
   const   { BASE = 256 * max(1, H / 32), SHORT = 128 * max(16, H), ROWS = 16 * MT + 8 * NT,
-            W = C + R, KEY = 2 * C / CLUSTER + 32 * ceil_div(R / 16, CLUSTER) + 16, NODES = ROWS / H + 2 }
+            W = C + R, STEP = 16, BOX = 32,
+            KEY = 1 / CLUSTER * (2 * W + 16) + min(1, CLUSTER - 1) * 64 * (C / CLUSTER / 32 + ceil_div(R, 64)),
+            NODES = ROWS / H + 2 }
   require { C % 128 == 0, 512 % C == 0, R % 16 == 0, BASE <= 2048, SHORT % BASE == 0, NODES <= 32 }
-  smem    { ring: u8[ST * 16 * KEY], scores: f32[1024 * MT + 1280 * NT * min(2, CLUSTER)],
-            weights: u16[512 * MT + 256 * NT], keep: f32[max(64, 2 * ROWS)], changed: u8[16], step: i32[64],
-            work: i32[96], page: i32[128], paths: u64[8 * NODES], arrived: u64[ST], ready: u64[3], factor: f32[1], base: f32[16 * max(1, MT)] }
-  args    { q: bf16[T, H, C + R], pages: bf16[X, 64, C + R], table: i32[B, P], starts: i32[B + 1], committed: i32[B],
-            ancestors: u64[T, 2], scratch: bf16[T, C + R], scale: f32, queue: mut i32[1], part_o: mut f32[Z, C],
-            part_ml: mut f32[Z, 2] }
+  smem    { ring: u8[ST * 16 * KEY] align 1024, scores: f32[1024 * MT + NT * (256 * CLUSTER * CLUSTER + 1024 * (1 / CLUSTER))],
+            weights: u16[max(8, 512 * MT + 256 * NT * (1 / CLUSTER))], keep: f32[max(64, 2 * ROWS * CLUSTER)],
+            changed: u8[16], step: i32[64], work: i32[96], page: i32[128], paths: u64[8 * NODES], arrived: u64[ST], ready: u64[3], factor: f32[1],
+            base: f32[16 * max(1, MT)] }
+  args    { q: bf16[T, H, C + R], pages: bf16[X, 64, C + R], entries: bf16[64 * X, C + R] boxes [STEP, BOX], table: i32[B, P],
+            starts: i32[B + 1], committed: i32[B], ancestors: u64[T, 2], scratch: bf16[T, C + R], scale: f32,
+            queue: mut i32[1], part_o: mut f32[Z, C], part_ml: mut f32[Z, 2] }
   sass    { "HMMA.16816.F32.BF16", "LDSM.16.M88.4" }
   launch  { grid resident, block 256, min_ctas CTAS, cluster CLUSTER, pdl }
 }
@@ -31,12 +37,13 @@ family! { tree_mla, template "attn/tree_mla.cuh";
 /// for its results.
 family! { tree_mla_merge, template "attn/tree_mla_merge.cuh";
   dims    { H = heads / tp, C = kv_lora_rank }
-  variant few  { VECS = 1, AHEAD = 4, CTAS = 3 }
-  variant many { VECS = 4, AHEAD = 2, CTAS = 2 } when C % 512 == 0 prefer T * H >= 256
-  const   { BASE = 256 * max(1, H / 32), SHORT = 128 * max(16, H), WARPS = 8, ROWS = 16 }
-  require { C % (128 * VECS) == 0 }
-  smem    { sums: f32[WARPS * 128 * VECS], stream: i32[12 * WARPS] }
+  variant few  { SPAN = 128, CTAS = 3 } prefer T * H < 96
+  variant rows { SPAN = 512, CTAS = 2 } when C % 512 == 0 prefer T * H >= 2112
+  variant many { SPAN = 1024, CTAS = 2 } when 1024 % C == 0 && C < 1024
+  const   { BASE = 256 * max(1, H / 32), SHORT = 128 * max(16, H), CLASSES = 8, ROWS = 16 }
+  require { C % 128 == 0 }
+  smem    { sums: f32[max(4, SPAN % 1024 * CLASSES)], stream: i32[12 * CLASSES] }
   args    { part_o: f32[Z, C], part_ml: f32[Z, 2], starts: i32[B + 1], committed: i32[B], ancestors: u64[T, 2],
             queue: mut i32[1], y: mut bf16[T, H, C] }
-  launch  { grid (T, min(H * C / 128, max(1, 4096 / max(1, T)))), block 32 * WARPS, min_ctas CTAS, pdl }
+  launch  { grid (T, min(ceil_div(H * C, SPAN), max(1, 524288 / SPAN / max(1, T)))), block 32 * CLASSES, min_ctas CTAS, pdl }
 }

@@ -5,5 +5,5 @@ family! { expert_read, template "bench/expert_read.cuh";
   variant v4 { THREADS = 512, EACH = 4 }
   require { H % 4 == 0 }
   args    { w: u32[V, H], plan: i32[2], entries: i32[E, 4], found: mut u32[1] }
-  launch  { grid resident, block THREADS, min_ctas 3, pdl }
+  launch  { grid resident, block THREADS, min_ctas 2, pdl }
 }

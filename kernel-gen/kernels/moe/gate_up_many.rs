@@ -3,6 +3,7 @@
 family! { moe_gate_up_many, template "moe/gate_up_many.cuh";
   dims    { H = hidden, I = expert_width / tp }
   variant many { SLAB = 48, WARPS = 4, STAGES = 3, MIN_CTAS = 2 } when I % 128 == 0
+  variant middle { SLAB = 32, WARPS = 4, STAGES = 3, MIN_CTAS = 3 } when I % 128 == 0
   variant many_half { SLAB = 48, WARPS = 2, STAGES = 3, MIN_CTAS = 2 } when I % 128 > 0
   const   { K = H, UNITS = I / 16, SEGS = 1 + min(1, K / 1024) + 2 * min(1, K / 2048) + 4 * min(1, K / 4096), SEG = K / SEGS }
   require { K % (64 * SEGS) == 0, I % 64 == 0, SLAB % 8 == 0 }

@@ -1,7 +1,8 @@
 // From the experts of each row to the rows of each expert; and the rows as the products want them.
 //
-// Every CTA counts all choices. CTA i then lists the rows of its experts, one warp each: choices of any of them are first
-// collected in order, a chunk at a time. No order depends on which thread came first.
+// The choices fall into shares, one after the other. Each of the CTAs that list counts all of them, by share and expert, and so knows where
+// the rows of an expert begin in each share; it lists the rows of some of the shares, a warp a share. No order depends on which thread
+// came first. All other CTAs lift x.
 #pragma once
 
 #include "kd/int4.cuh"
@@ -39,10 +40,25 @@ __device__ __forceinline__ uint64_t sum_before(uint64_t value, uint64_t& total) 
   return sum - value + (warp > 0 ? before : 0);
 }
 
+// Word i of lane t of each four becomes word t of lane i: the order in which a warpgroup's products take a group (moe/wgmma.cuh).
+__device__ __forceinline__ Bf16x8 turn(Bf16x8 v) {
+  const int t = threadIdx.x % 4;
+#pragma unroll
+  for (int step = 1; step < 4; step *= 2)
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (i & step) continue;
+      uint32_t &low = v.word[i], &high = v.word[i + step];
+      const uint32_t other = __shfl_xor_sync(0xffffffffu, t & step ? low : high, step);
+      (t & step ? low : high) = other;
+    }
+  return v;
+}
+
 // Rows of x as the tensor core takes them beside raw codes (kd/int4.cuh), and where the sums of their groups start. Four lanes have
 // a group, so a warp's values are the operand of eight tokens' groups as they lie.
 template <class U>
-__device__ __forceinline__ void lift(const __nv_bfloat16* x, __nv_bfloat16* lifted, float* starts, int64_t vec, int M) {
+__device__ __forceinline__ void lift(const __nv_bfloat16* x, bool turned, __nv_bfloat16* lifted, float* starts, int64_t vec, int M) {
   const uint4 bias = start_bias();
   const int64_t vecs = int64_t(M) * (U::H / 8);
   // All on their way before the first is used.
@@ -57,7 +73,8 @@ __device__ __forceinline__ void lift(const __nv_bfloat16* x, __nv_bfloat16* lift
 #pragma unroll
     for (int i = 0; i < 8; ++i) value[i] *= int4_lift(i);
     const Tokens<1> group{{narrow8(value)}};
-    if (live) store8(lifted, vec, group.tile[0]);
+    const Bf16x8 own = turned ? turn(group.tile[0]) : group.tile[0];
+    if (live) store8(lifted, vec, own);
     float start[1][4];
     start_of<1>(group, bias, start);
     // Lane t of the first four has the starts of groups 2t and 2t + 1 of the warp's eight.
@@ -69,21 +86,20 @@ __device__ __forceinline__ void lift(const __nv_bfloat16* x, __nv_bfloat16* lift
   }
 }
 
-// Lists slabs of at most SLAB rows of the experts, one a thread, as moe/slabs.cuh has them: those with larger slabs first.
+// Lists slabs of at most `most` tiles of 8 rows of the experts, one a thread, as moe/slabs.cuh has them: those with larger slabs first.
 template <class U, class S>
-__device__ __forceinline__ void list_slabs(int rows, int expert, int first, int32_t* plan, int32_t* slabs) {
-  constexpr int MOST = U::MANY / 8, BITS = 12;
-  static_assert(BITS * (MOST - 1) <= 64, "all sizes but the largest in one sum");
-  const Split split(rows, MOST);
-  const bool full = split.largest == MOST;
+__device__ __forceinline__ void list_slabs(int rows, int expert, int first, int most, int32_t* plan, int32_t* slabs) {
+  constexpr int BITS = 12;
+  static_assert(BITS * (U::MOST / 8 - 1) <= 64, "all sizes but the largest in one sum");
+  const Split split(rows, most);
+  const bool full = split.largest == most;
   uint64_t all, all_full;
-  const uint64_t own = full || rows == 0 ? 0 : uint64_t(split.slabs) << (BITS * (MOST - 1 - split.largest));
+  const uint64_t own = full || rows == 0 ? 0 : uint64_t(split.slabs) << (BITS * (most - 1 - split.largest));
   const uint64_t before = sum_before<U, S>(own, all);
   const uint64_t before_full = sum_before<U, S>(full ? split.slabs : 0, all_full);
   int total = int(all_full), at = int(before_full);
-#pragma unroll
-  for (int i = 0; i < MOST - 1; ++i) {
-    if (!full && split.largest == MOST - 1 - i) at = total + int(before >> (BITS * i) & ((1 << BITS) - 1));
+  for (int i = 0; i < most - 1; ++i) {
+    if (!full && split.largest == most - 1 - i) at = total + int(before >> (BITS * i) & ((1 << BITS) - 1));
     total += int(all >> (BITS * i) & ((1 << BITS) - 1));
   }
   for (int i = 0; i < split.slabs; ++i) {
@@ -93,94 +109,79 @@ __device__ __forceinline__ void list_slabs(int rows, int expert, int first, int3
   if (threadIdx.x == 0) plan[0] = total, plan[1] = 0;
 }
 
-// Lists the rows of `expert`, places `next` to `end`, by looking at all choices, which lie in S::found: one warp.
-template <class U, class S>
-__device__ __forceinline__ void list_few(int count, int expert, int next, int end, int32_t* rows, int32_t* places) {
-  const int lane = threadIdx.x % 32;
-  if (expert >= U::E) return;
-  for (int base = 0; next < end; base += 128) {
-    bool mine[4];
+// Calls `todo` with the choices of share `share`, 32 at a time: `each` of them, a multiple of 32. One warp.
+template <class U, class Do>
+__device__ __forceinline__ void choices_of(const int32_t* ids, int share, int each, int count, int first_expert, Do todo) {
+  constexpr int AT_ONCE = 4;
+  const int from = share * each + int(threadIdx.x) % 32;
+#pragma unroll 1
+  for (int i = 0; i < each; i += 32 * AT_ONCE) {
+    int expert[AT_ONCE];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int index = base + 32 * i + lane;
-      mine[i] = index < count && int(S::found()[index]) == expert;
-    }
+    for (int j = 0; j < AT_ONCE; ++j)
+      expert[j] = i + 32 * j < each ? choice<U>(ids, from + i + 32 * j, count, first_expert) : -1;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const uint32_t lanes = __ballot_sync(0xffffffffu, mine[i]);
-      const int index = base + 32 * i + lane, place = next + __popc(lanes & ((1u << lane) - 1));
-      if (mine[i]) rows[place] = index / U::T, places[index] = place;
-      next += __popc(lanes);
-    }
+    for (int j = 0; j < AT_ONCE; ++j)
+      if (i + 32 * j < each) todo(from + i + 32 * j, expert[j]);
   }
 }
 
 }  // namespace moe
 
 template <class U, class S>
-__device__ __forceinline__ void moe_group(const __nv_bfloat16* x, const int32_t* ids, int32_t first_expert, int32_t slab,
+__device__ __forceinline__ void moe_group(const __nv_bfloat16* x, const int32_t* ids, int32_t first_expert, int32_t slab, int32_t turned,
                                           int32_t* plan, int32_t* entries, int32_t* rows, int32_t* places,
                                           __nv_bfloat16* lifted, float* starts, int M, int L) {
   ptx::grid_dependency_wait();
   ptx::grid_dependency_launch();
-  const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, count = M * U::T;
-  const int list = int(blockIdx.x);
-  if (list >= U::LISTS) return moe::lift<U>(x, lifted, starts, int64_t(list - U::LISTS) * (U::LIFTS * U::THREADS) + thread, M);
-  for (int e = thread; e < U::E; e += U::THREADS) S::counts()[e] = 0;
+  const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, count = M * U::T, list = int(blockIdx.x);
+  constexpr int SHARES = U::THREADS / 32;
+  if (list >= U::LISTS) return moe::lift<U>(x, turned != 0, lifted, starts, int64_t(list - U::LISTS) * (U::LIFTS * U::THREADS) + thread, M);
+  // Of each share of the choices that there is: how many of each expert, then the place of the next.
+  const int each = ::max((count + 32 * SHARES - 1) / (32 * SHARES), 2) * 32, shares = (count + each - 1) / each;
+  for (int i = thread; i < shares * U::E; i += U::THREADS) S::counts()[i] = 0;
   __syncthreads();
-  for (int i = thread; i < count; i += U::THREADS) {
-    const int expert = moe::choice<U>(ids, i, count, first_expert);
-    if (count <= U::FEW) S::found()[i] = uint32_t(expert);
-    if (expert >= 0)
-      atomicAdd(S::counts() + expert, 1);
-    else if (list == 0)
-      places[i] = -1;
-  }
+  if (warp < shares)
+    moe::choices_of<U>(ids, warp, each, count, first_expert, [&](int, int expert) {
+      if (expert >= 0) atomicAdd(S::counts() + warp * U::E + expert, 1);
+    });
   __syncthreads();
+  int own = 0;
+  if (thread < U::E)
+    for (int s = 0; s < shares; ++s) own += S::counts()[s * U::E + thread];
   // Of the experts before this thread's: rows (20 bits), cost (28 bits), and those with rows (16 bits).
-  const int own = thread < U::E ? S::counts()[thread] : 0;
   const uint64_t cost = own > 0 ? moe::entry_cost(own, slab) : 0;
   uint64_t all;
   const uint64_t before =
       moe::sum_before<U, S>(uint64_t(own) | cost << 20 | uint64_t(own > 0) << 48, all);
   const int first = int(before & 0xfffff), index = int(before >> 48);
-  if (thread < U::E) S::firsts()[thread] = first;
-  if (list == 0 && slab == U::MANY) {
-    moe::list_slabs<U, S>(own, thread, first, plan, entries);
+  if (thread < U::E)
+    for (int s = 0, place = first; s < shares; ++s) {
+      int& count = S::counts()[s * U::E + thread];
+      const int mine = count;
+      count = place, place += mine;
+    }
+  if (list == 0 && slab >= U::MANY) {
+    moe::list_slabs<U, S>(own, thread, first, slab / 8, plan, entries);
   } else if (list == 0) {
     if (own > 0)
       *reinterpret_cast<int4*>(entries + 4 * index) = make_int4(thread, first, own, int(before >> 20 & 0xfffffff));
     if (thread == 0) plan[0] = int(all >> 48), plan[1] = int(all >> 20 & 0xfffffff), plan[2] = plan[3] = 0;
   }
   __syncthreads();
-  constexpr int EACH = U::CHUNK / U::THREADS, WARPS = U::THREADS / 32;
-  const int expert = list * WARPS + warp;
-  int next = expert < U::E ? S::firsts()[expert] : 0;
-  if (count <= U::FEW) return moe::list_few<U, S>(count, expert, next, next + S::counts()[::min(expert, U::E - 1)], rows, places);
-  for (int base = 0; base < count; base += U::CHUNK) {
-    int local[EACH], found = 0;
-#pragma unroll
-    for (int i = 0; i < EACH; ++i) {
-      const int chosen = moe::choice<U>(ids, base + thread * EACH + i, count, first_expert);
-      local[i] = chosen >= 0 && chosen / WARPS == list ? chosen % WARPS : -1;
-      found += local[i] >= 0;
-    }
-    int at = int(moe::sum_before<U, S>(found, all));
-#pragma unroll
-    for (int i = 0; i < EACH; ++i)
-      if (local[i] >= 0) S::found()[at++] = uint32_t(thread * EACH + i) << 8 | local[i];
-    __syncthreads();
-    for (int i = lane; i - lane < int(all); i += 32) {
-      const uint32_t entry = i < int(all) ? S::found()[i] : 0xff;
-      const bool mine = int(entry & 0xff) == warp;
-      const uint32_t lanes = __ballot_sync(0xffffffffu, mine);
-      if (mine) {
-        const int choice = base + int(entry >> 8), place = next + __popc(lanes & ((1u << lane) - 1));
-        rows[place] = choice / U::T, places[choice] = place;
-      }
-      next += __popc(lanes);
-    }
-  }
+  const int share = warp * U::LISTS + list;
+  if (share >= shares) return;
+  int* next = S::counts() + share * U::E;
+  moe::choices_of<U>(ids, share, each, count, first_expert, [&](int choice, int expert) {
+    // Lanes with the same expert, of which the last leaves the place behind theirs.
+    const uint32_t same = __match_any_sync(0xffffffffu, expert);
+    const int place = expert >= 0 ? next[expert] + __popc(same & ((1u << lane) - 1)) : -1;
+    __syncwarp();
+    if (expert >= 0 && same >> lane == 1) next[expert] = place + 1;
+    __syncwarp();
+    if (expert >= 0) rows[place] = choice / U::T;
+    if (choice < count) places[choice] = place;
+  });
 }
 
 }  // namespace kd

@@ -16,7 +16,7 @@ family! { router, template "moe/router.cuh";
             TILE = 128 * (min(STAGES, 1) * ROWS + TOKENS), TILES = max(STAGES, STEPS * (1 - min(STAGES, 1))),
             SHARE = TOKENS / RANKS, QUADS = ceil_div(E, 128) }
   require { H % 32 == 0, E % 8 == 0, T <= 32, T <= E, E <= 1024, TOKENS % RANKS == 0, STEPS <= 32 }
-  smem    { tile: u8[max(TILES * TILE, 4 * max(TOKENS * LINE, WARPS * (E + 64)))] align 128, flag: i32[1] }
+  smem    { tile: u8[max(TILES * TILE, 4 * max(TOKENS * LINE, WARPS * (E + 64)))] align 128, biases: f32[E] align 16, flag: i32[1] }
   args    { x: bf16[M, H], w: bf16[E, H], bias: f32[E], slots: i32[M], groups: i32, top_groups: i32, normalize: i32, scaling: f32,
             arrived: mut i32[M], scores: mut f32[M, E], ids: mut i32[M, T], weights: mut f32[M, T] }
   sass    { "HMMA.16816.F32.BF16" }

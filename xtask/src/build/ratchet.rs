@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
-use kernel_gen::{ARCHS, Catalog, Profile, expand};
+use kernel_gen::{ARCHS, Catalog, Profile};
 use serde::{Deserialize, Serialize};
 
 use super::table::Row;
@@ -45,19 +45,20 @@ pub(crate) fn check_committed(catalog: &Catalog, rows: &[Row<'_>]) -> Result<()>
     let mut faults = exceeded(&ratchets, rows);
     let alive = alive(catalog)?;
     for (arch, units) in &ratchets.archs {
-        let gone =
-            units.keys().filter(|unit| !alive.contains(*unit) || !ARCHS.iter().any(|a| a.name == arch));
+        let alive = alive.get(arch.as_str());
+        let gone = units.keys().filter(|unit| alive.is_none_or(|alive| !alive.contains(*unit)));
         faults.extend(gone.map(|unit| format!("{unit} on {arch}: has a ratchet but no longer exists")));
     }
     if faults.is_empty() { Ok(()) } else { bail!("{}\n{HOW_TO_RAISE}", faults.join("\n")) }
 }
 
-/// Names of the units of all profiles.
-fn alive(catalog: &Catalog) -> Result<BTreeSet<String>> {
-    let mut alive = BTreeSet::new();
-    for profile in Profile::all() {
-        for family in &catalog.families {
-            alive.extend(expand(family, &profile)?.into_iter().map(|unit| unit.name));
+/// Names of the units of all profiles, by architecture.
+fn alive(catalog: &Catalog) -> Result<BTreeMap<&'static str, BTreeSet<String>>> {
+    let mut alive = BTreeMap::<_, BTreeSet<_>>::new();
+    for arch in &ARCHS {
+        for profile in Profile::all() {
+            let units = catalog.units(&profile, arch)?;
+            alive.entry(arch.name).or_default().extend(units.into_iter().map(|(_, unit)| unit.name));
         }
     }
     Ok(alive)
@@ -98,8 +99,8 @@ pub(super) fn faults_of_new(
 pub(crate) fn update(catalog: &Catalog, rows: &[Row<'_>]) -> Result<()> {
     let mut ratchets = committed()?;
     let alive = alive(catalog)?;
-    for units in ratchets.archs.values_mut() {
-        units.retain(|unit, _| alive.contains(unit));
+    for (arch, units) in &mut ratchets.archs {
+        units.retain(|unit, _| alive.get(arch.as_str()).is_some_and(|alive| alive.contains(unit)));
     }
     ratchets.toolchain = RELEASE.to_owned();
     for row in rows {
@@ -114,7 +115,7 @@ pub(crate) fn update(catalog: &Catalog, rows: &[Row<'_>]) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use kernel_gen::kernels_dir;
+    use kernel_gen::{expand, kernels_dir};
 
     use super::*;
     use crate::build::ptxas::Report;

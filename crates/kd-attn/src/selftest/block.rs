@@ -9,7 +9,7 @@ use kd_kernels::selftest::{
 use kd_kernels::{Choice, CudaSlice, Device, KernelError, Kernels, Stream, TensorMut, TensorRef};
 use kd_tensor::{Matrix, Pool};
 
-use crate::{BlockSegment, GqaConfig, PAGE_TOKENS, PageId, PagedCache, attend_block};
+use crate::{BlockPass, BlockSegment, GqaConfig, PAGE_TOKENS, PageId, PagedCache, attend_block};
 
 /// Committed tokens of the first streams: none, page edges, edges of a range of keys, several ranges, one long context.
 const STARTS: [i32; 15] = [0, 63, 64, 65, 1, 127, 128, 129, 1000, 255, 4096, 4097, 5, 700, 384];
@@ -159,7 +159,8 @@ impl Attention {
             matrix
         };
         let (queries, own) = (matrix(self.query_width(), &self.queries), matrix(self.own_width(), &self.own));
-        attend_block(&Pool::single(), &self.config, &queries, &own, &[segment], &self.host_cache, 0)
+        let pass = BlockPass { own: &own, segments: &[segment], context: &self.host_cache, layer: 0 };
+        attend_block(&Pool::single(), &self.config, &queries, 0, &pass)
     }
 }
 

@@ -121,7 +121,7 @@ mod tests {
     use kd_tensor::{Bf16Matrix, Matrix, Pool};
 
     use super::*;
-    use crate::{Mask, Mla, MlaConfig, PageId, PagedCache, QueryProjection, Rope, Segment};
+    use crate::{Mask, Mla, MlaConfig, MlaPass, PageId, PagedCache, QueryProjection, Rope, Segment};
 
     /// The two forms of MLA are one function: with `o_proj` the identity, the layer's output is what this file says.
     #[test]
@@ -159,7 +159,8 @@ mod tests {
         let rope = Rope::new(shape.rope, 10_000.0, None, 1.0).table(0..rows);
         let cache = PagedCache::new(1, 1, shape.entry());
         let segment = Segment { pages: &[PageId(0)], committed: 0, rows, mask: Mask::Causal };
-        let (latents, output) = mla.forward(&pool, x.view(), &rope, &[segment], &cache, 0);
+        let pass = MlaPass { rope: &rope, segments: &[segment], cache: &cache };
+        let (latents, output) = mla.forward(&pool, x.view(), &pass, 0);
 
         let mut queries = kd_tensor::linear(&pool, x.view(), &projection);
         for (row, queries) in queries.iter_rows_mut().enumerate() {

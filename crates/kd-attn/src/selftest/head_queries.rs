@@ -26,6 +26,26 @@ pub(super) fn check(
     Ok(outcomes)
 }
 
+/// Compressed queries of a row, one of which lies between two neighbours of bf16 once it is normed: another last bit of the row's
+/// scale shows.
+fn on_an_edge(gain: &[bf16], random: &mut Random) -> Vec<bf16> {
+    let edge = |row: &Vec<bf16>| {
+        let squares: f64 = row.iter().map(|value| value.to_f64().powi(2)).sum();
+        let scale = (squares / row.len() as f64 + f64::from(EPS)).sqrt().recip() as f32;
+        let normed = |(value, gain): (&bf16, &bf16)| value.to_f32() * scale * gain.to_f32();
+        // The half of an f32 that rounding takes off.
+        row.iter().zip(gain).any(|pair| (normed(pair).to_bits() as u16).abs_diff(0x8000) <= 1)
+    };
+    let mut row = random.values(gain.len(), 4.0);
+    for _ in 0..10_000 {
+        if edge(&row) {
+            break;
+        }
+        row = random.values(gain.len(), 4.0);
+    }
+    row
+}
+
 struct HeadQueries {
     stream: Stream,
     unit: String,
@@ -109,7 +129,11 @@ impl HeadQueries {
             latent,
             nope,
             rotated,
-            joint: random.values(rows * (query + latent + rotated), 4.0),
+            joint: (0..rows)
+                .flat_map(|_| {
+                    [on_an_edge(q_gain, &mut random), random.values(latent + rotated, 4.0)].concat()
+                })
+                .collect(),
             weights: [
                 upload(&stream, q_gain)?,
                 upload(&stream, kv_gain)?,

@@ -316,7 +316,7 @@ impl Allocator {
             self.shy = self.rounds + SHY;
         }
         self.costs.observe_read(outcome.read_tokens, outcome.read);
-        if outcome.drafting > 0 {
+        if outcome.drafting > 0 && !outcome.overlapped {
             self.costs.observe_draft(outcome.drafting, outcome.context, outcome.draft);
         }
         self.costs.observe_verify(outcome.rows, outcome.context, outcome.verify);

@@ -45,6 +45,8 @@ pub struct Outcome {
     pub read: f64,
     /// Seconds of drafting, building and choosing.
     pub draft: f64,
+    /// Whether a draft was at work while something else was waited for: `draft` is less than it costs, and nothing is learnt of it.
+    pub overlapped: bool,
     /// Seconds of everything after.
     pub verify: f64,
     /// Draft tokens that were expected to be accepted: Φ of the nodes that the allocator chose.

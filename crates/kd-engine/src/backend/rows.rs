@@ -82,7 +82,7 @@ mod tests {
             Ok(Tree::empty()),
         ];
         let trees = trees.map(|tree| tree.expect("a tree"));
-        let member = |(tree, bonus)| Member { sequence: &sequence, bonus, tree, draw: None };
+        let member = |(tree, bonus)| Member { sequence: &sequence, bonus, tree, draw: None, ahead: false };
         let members: Vec<Member<'_>> = trees.iter().zip([3, 7]).map(member).collect();
         let rows = TreeRows::of(&members);
         assert_eq!((&rows.tokens[..], &rows.first[..]), (&[3, 4, 5, 7][..], &[0, 3][..]));

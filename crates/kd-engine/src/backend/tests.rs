@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use kd_ddtree::{DraftRow, MAX_NODES};
 use kd_model::{Drafter, OpCounter, Target};
@@ -42,6 +43,8 @@ enum Fault {
     Row { pass: usize },
     /// No row's logits can be fetched after the pass; before, every row's must be.
     Fetch { pass: usize },
+    /// Nothing; but what was begun ahead takes so long, beside a prompt or alone.
+    Ahead { beside: bool, wait: Duration },
 }
 
 impl Backend for Faulty {
@@ -106,6 +109,12 @@ impl Backend for Faulty {
 
     fn draft(&mut self, heads: &[Head<'_>]) -> Result<Vec<Vec<DraftRow>>, DeviceError> {
         self.inner.draft(heads)
+    }
+
+    fn settle(&mut self) -> Result<bool, DeviceError> {
+        let Fault::Ahead { beside, wait } = self.fault else { return self.inner.settle() };
+        std::thread::sleep(wait);
+        Ok(beside)
     }
 
     fn ops(&self) -> OpCounter {
@@ -244,4 +253,28 @@ fn logits_that_cannot_be_fetched_are_a_failed_device() {
     }
     assert_eq!(failed, ids);
     assert!(engine.failure().is_some());
+}
+
+#[test]
+fn a_draft_behind_a_prompt_says_nothing_of_what_drafts_cost() {
+    for beside in [true, false] {
+        let (mut engine, _) = faulty(Fault::Ahead { beside, wait: Duration::ZERO });
+        submit(&mut engine, 2);
+        let outcome = engine.step().outcome.expect("both prompts fit one pass");
+        assert_eq!((outcome.drafting, outcome.overlapped), (2, beside));
+        let known = engine.budget().costs().store();
+        assert_eq!((known.verify.len(), known.draft.len()), (1, usize::from(!beside)), "{beside}");
+    }
+}
+
+#[test]
+fn no_pass_is_charged_with_a_draft_that_nobody_takes() {
+    let wait = Duration::from_millis(300);
+    let (mut engine, _) = faulty(Fault::Ahead { beside: false, wait });
+    let plain = Request { speculation: Speculation::Plain, ..Request::new((300..320).collect(), 30) };
+    engine.submit(plain).expect("a valid request");
+    let begin = Instant::now();
+    let outcome = engine.step().outcome.expect("a round");
+    let whole = begin.elapsed();
+    assert!(whole.as_secs_f64() - outcome.seconds() >= wait.as_secs_f64(), "{whole:?}: {outcome:?}");
 }

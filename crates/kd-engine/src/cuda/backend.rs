@@ -5,41 +5,49 @@ use std::time::Duration;
 
 use kd_attn::{Mask, PageId, Segment};
 use kd_ddtree::DraftRow;
-use kd_kernels::{KernelError, Marks, Stream};
+use kd_kernels::{KernelError, Landing, Marks, Stream};
 use kd_model::OpCounter;
 use kd_model::cuda::{Bucket, CudaError, CudaTarget, Move};
 
 use super::Gpu;
 use super::buckets::{Buckets, up_to};
-use super::drafting::Drafting;
+use super::drafting::{Drafting, landing_bytes};
 use super::passes::{Captured, Passes, Shared};
 use super::plan::Plan;
+use super::rotation::Ahead;
 use super::sampling::{RowDraw, Sampling};
 use crate::EngineError;
-use crate::backend::{
-    Answers, Backend, Chunk, DeviceError, Head, Kept, Member, PromptRows, Row, Sequence, TreeRows,
-};
+use crate::backend::{Answers, Backend, Chunk, DeviceError, Head, Kept, Member, PromptRows, Row, Sequence};
 use crate::engine::{EngineOptions, Models};
 
 /// Models in the memory of one device.
 #[derive(Debug)]
 pub(super) struct Cuda {
-    stream: Stream,
-    shared: Shared,
-    buckets: Buckets,
-    verify: BTreeMap<Bucket, Captured<Bucket>>,
+    pub(super) stream: Stream,
+    pub(super) shared: Shared,
+    pub(super) buckets: Buckets,
+    /// Verify passes alone, with the commit of rounds without trees, and with all that follows.
+    pub(super) verify: BTreeMap<Bucket, Captured<Bucket>>,
+    pub(super) plain: BTreeMap<Bucket, Captured<Bucket>>,
+    pub(super) rotated: BTreeMap<Bucket, Captured<Bucket>>,
     /// By the number of rows; without the drafter, and with it.
     commit: [BTreeMap<usize, Captured<usize>>; 2],
     /// By the number of streams.
-    draft: BTreeMap<usize, Captured<usize>>,
+    pub(super) draft: BTreeMap<usize, Captured<usize>>,
     /// The first row of each member of the last verify pass.
-    first: Vec<usize>,
+    pub(super) first: Vec<usize>,
+    /// Whether the last verify pass has committed by itself.
+    pub(super) committed: bool,
+    /// What it has drafted for the next round.
+    pub(super) ahead: Ahead,
     /// Whether a stream has drafted since the last commit.
-    drafted: bool,
-    ops: OpCounter,
-    layers: u64,
+    pub(super) drafted: bool,
+    pub(super) landing: Landing,
+    pub(super) ops: OpCounter,
+    pub(super) layers: u64,
+    pub(super) graphs: u64,
     /// Of the replays that have not been asked for, if they are timed.
-    marks: Option<Vec<Marks>>,
+    pub(super) marks: Option<Vec<Marks>>,
 }
 
 impl Cuda {
@@ -68,18 +76,26 @@ impl Cuda {
         let drafting =
             drafter.map(|drafter| Drafting::load(&stream, &kernels, drafter, limits, read)).transpose()?;
         let layers = target.dims().layers as u64;
+        let results = drafter.map_or(0, |drafter| landing_bytes(drafter, limits.streams));
+        let landing = Landing::new(&stream, results).map_err(CudaError::from)?;
         let shared = Shared::new(Passes { target, state, chunks, sampling, drafting });
         let mut cuda = Self {
             stream,
             shared,
             buckets,
             verify: BTreeMap::new(),
+            plain: BTreeMap::new(),
+            rotated: BTreeMap::new(),
             commit: Default::default(),
             draft: BTreeMap::new(),
             first: Vec::new(),
+            committed: false,
+            ahead: Ahead::default(),
             drafted: false,
+            landing,
             ops: OpCounter::default(),
             layers,
+            graphs: 0,
             marks: None,
         };
         cuda.warm_up(options.slots(), nodes)?;
@@ -96,6 +112,9 @@ impl Cuda {
             let graph = self.shared.capture(&self.stream, bucket, Passes::verify)?;
             self.verify.insert(bucket, graph);
         }
+        for bucket in self.buckets.plain() {
+            self.plain.insert(bucket, self.shared.capture(&self.stream, bucket, Passes::plain)?);
+        }
         self.prompt_once()?;
         let depths = self.shared.lock().drafting.as_ref().map_or(0, Drafting::depths);
         let drafts = nodes > 0 && depths > 0;
@@ -109,6 +128,9 @@ impl Cuda {
         }
         for &streams in self.buckets.streams().iter().filter(|_| drafts) {
             self.draft.insert(streams, self.shared.capture(&self.stream, streams, Passes::draft)?);
+        }
+        for bucket in self.buckets.all().into_iter().filter(|_| drafts) {
+            self.rotated.insert(bucket, self.shared.capture(&self.stream, bucket, Passes::rotated)?);
         }
         self.stream.synchronize().map_err(CudaError::from)
     }
@@ -130,6 +152,7 @@ impl Backend for Cuda {
     }
 
     fn close(&mut self, sequence: &Sequence) {
+        self.ahead.forget(sequence.slot);
         if let Some(drafting) = &mut self.shared.lock().drafting {
             drafting.forget(sequence.slot);
         }
@@ -151,31 +174,19 @@ impl Backend for Cuda {
         if ends.is_empty() {
             // What follows is timed, for the automatic budget: it must not wait for this.
             self.stream.synchronize()?;
+            self.ahead.overlap(&mut self.landing)?;
             return Ok(Answers::default());
         }
         passes.chunks.inputs.choose(&self.stream, &ends)?;
         passes.sampling.write(&self.stream, &draws)?;
         passes.last(&self.stream, ends.len())?;
-        answers(&passes, &self.stream, &draws)
+        let found = answers(&draws, &passes.sampling.read(ends.len())?);
+        self.ahead.overlap(&mut self.landing)?;
+        Ok(found)
     }
 
     fn verify(&mut self, members: &[Member<'_>]) -> Result<Answers, DeviceError> {
-        let rows = TreeRows::of(members);
-        let (tokens, segments) = (&rows.tokens, rows.segments(members));
-        let draws: Vec<_> = members.iter().flat_map(draws).collect();
-        let bucket = self.buckets.fit(tokens.len(), members.len());
-        let graph = bucket.and_then(|bucket| self.verify.get(&bucket)).ok_or_else(|| {
-            DeviceError(format!("no graph for {} rows of {} streams", tokens.len(), members.len()))
-        })?;
-        let mut passes = self.shared.lock();
-        passes.state.inputs.write(&self.stream, tokens, &segments)?;
-        passes.sampling.write(&self.stream, &draws)?;
-        replay(graph, &mut self.marks)?;
-        count(&mut self.ops, self.layers, tokens.len());
-        let found = answers(&passes, &self.stream, &draws);
-        drop(passes);
-        self.first = rows.first;
-        found
+        self.pass(members)
     }
 
     fn logits(&mut self, row: usize) -> Result<Vec<f32>, DeviceError> {
@@ -183,6 +194,10 @@ impl Backend for Cuda {
     }
 
     fn commit(&mut self, kept: &[Kept<'_>]) -> Result<(), DeviceError> {
+        if self.committed {
+            self.ahead.take(kept);
+            return Ok(());
+        }
         let drafted = std::mem::take(&mut self.drafted);
         let (mut moves, mut moved) = (Vec::new(), Vec::new());
         for kept in kept {
@@ -204,6 +219,7 @@ impl Backend for Cuda {
         if let (Some(drafting), true) = (&passes.drafting, read) {
             drafting.write_context(&self.stream, &moved)?;
         }
+        self.graphs += 1;
         replay(graph, &mut self.marks)?;
         if drafts && !read {
             passes.keep(&self.stream, &moved)?;
@@ -229,17 +245,44 @@ impl Backend for Cuda {
     }
 
     fn draft(&mut self, heads: &[Head<'_>]) -> Result<Vec<Vec<DraftRow>>, DeviceError> {
+        self.ahead.settle(&mut self.landing)?;
         let passes = self.shared.lock();
         let Some(drafting) = &passes.drafting else { return Ok(vec![Vec::new(); heads.len()]) };
-        let (_, graph) = self
-            .draft
-            .range(heads.len()..)
-            .next()
-            .ok_or_else(|| DeviceError(format!("no graph for drafts of {} streams", heads.len())))?;
         self.drafted = true;
-        drafting.write_blocks(&self.stream, heads)?;
+        let mut rows = vec![Vec::new(); heads.len()];
+        // Streams that have just joined, and those that were not expected to draft.
+        let mut others: Vec<usize> = Vec::new();
+        for (i, head) in heads.iter().enumerate() {
+            match self.ahead.find(head.sequence) {
+                Some((found, index)) => rows[i] = drafting.rows(found, index, head.best),
+                None => others.push(i),
+            }
+        }
+        if others.is_empty() {
+            return Ok(rows);
+        }
+        let graph = self.draft.range(others.len()..).next();
+        let (_, graph) =
+            graph.ok_or_else(|| DeviceError(format!("no graph for drafts of {} streams", others.len())))?;
+        let own: Vec<Head<'_>> = others.iter().map(|&i| heads[i]).collect();
+        drafting.write_blocks(&self.stream, &own)?;
+        self.graphs += 1;
         replay(graph, &mut self.marks)?;
-        Ok(drafting.rows(&self.stream, heads)?)
+        let sent = drafting.send(&mut self.landing, own.len())?;
+        let found = sent.arrived(self.landing.wait()?);
+        for (index, &i) in others.iter().enumerate() {
+            rows[i] = drafting.rows(&found, index, heads[i].best);
+        }
+        Ok(rows)
+    }
+
+    fn settle(&mut self) -> Result<bool, DeviceError> {
+        self.ahead.settle(&mut self.landing)?;
+        Ok(self.ahead.overlapped)
+    }
+
+    fn graphs(&self) -> u64 {
+        self.graphs
     }
 
     fn ops(&self) -> OpCounter {
@@ -258,29 +301,23 @@ impl Backend for Cuda {
 }
 
 /// Replays `graph`, with marks if they are kept.
-fn replay<S>(graph: &Captured<S>, marks: &mut Option<Vec<Marks>>) -> Result<(), KernelError> {
+pub(super) fn replay<S>(graph: &Captured<S>, marks: &mut Option<Vec<Marks>>) -> Result<(), KernelError> {
     match marks {
         Some(marks) => graph.launch_marked().map(|own| marks.push(own)),
         None => graph.launch(),
     }
 }
 
-/// How each row of a member's tree is drawn.
-fn draws<'a>(member: &'a Member<'_>) -> impl Iterator<Item = Option<RowDraw>> + 'a {
-    let next = |row: usize| member.sequence.committed + member.tree.depth(row) + 1;
-    let draw = move |row| member.draw.map(|draw| RowDraw { draw, position: next(row) });
-    member.tree.rows().map(draw)
-}
-
-/// The answers of the pass that was enqueued last, once the device has come this far: tokens, where they were drawn.
-fn answers(passes: &Passes, stream: &Stream, draws: &[Option<RowDraw>]) -> Result<Answers, DeviceError> {
-    let tokens = passes.sampling.read(stream, draws.len())?;
-    let row = |(draw, token): (&Option<RowDraw>, _)| draw.map_or(Row::Held, |_| Row::Token(token));
-    Ok(Answers::new(draws.iter().zip(tokens).map(row).collect()))
+/// The answers of a pass whose rows gave `tokens`, where they were drawn.
+pub(super) fn answers(draws: &[Option<RowDraw>], tokens: &[i32]) -> Answers {
+    let row = |(draw, &token): (&Option<RowDraw>, &i32)| {
+        draw.map_or(Row::Held, |_| Row::Token(u32::try_from(token).ok()))
+    };
+    Answers::new(draws.iter().zip(tokens).map(row).collect())
 }
 
 /// Each layer has attended once, over all rows.
-fn count(ops: &mut OpCounter, layers: u64, rows: usize) {
+pub(super) fn count(ops: &mut OpCounter, layers: u64, rows: usize) {
     ops.attention_calls += layers;
     ops.attention_rows += layers * rows as u64;
 }

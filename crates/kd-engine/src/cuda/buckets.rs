@@ -1,5 +1,7 @@
 //! Sizes that passes are captured for.
 
+use std::collections::BTreeSet;
+
 use kd_ddtree::budget::{SIZES, edge};
 use kd_model::cuda::Bucket;
 
@@ -52,6 +54,12 @@ impl Buckets {
         }
         all
     }
+
+    /// Every bucket that a round without trees can fall into. Where the most streams are no edge of the rows, such a bucket has more
+    /// rows than streams.
+    pub(super) fn plain(&self) -> BTreeSet<Bucket> {
+        (1..=self.most_streams()).filter_map(|count| self.fit(count, count)).collect()
+    }
 }
 
 /// Bucket edges below `size`, and `size`.
@@ -82,13 +90,11 @@ fn after(edges: &[usize]) -> impl Iterator<Item = usize> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
 
     #[test]
     fn every_round_has_a_bucket_and_every_bucket_a_round() {
-        for (streams, nodes) in [(1, 0), (1, 128), (3, 8), (16, 0), (16, 64)] {
+        for (streams, nodes) in [(1, 0), (1, 128), (3, 8), (5, 0), (5, 8), (13, 64), (16, 0), (16, 64)] {
             let buckets = Buckets::new(streams, nodes);
             let mut met = BTreeSet::new();
             for count in 1..=streams {
@@ -102,6 +108,16 @@ mod tests {
             }
             assert_eq!(met, buckets.all().into_iter().collect(), "{streams} streams of {nodes} nodes");
             assert_eq!(buckets.fit(buckets.most_rows() + 1, 1), None);
+        }
+    }
+    #[test]
+    fn a_round_without_trees_has_a_plain_bucket_however_many_streams_there_are() {
+        for (slots, nodes) in (1..=70).flat_map(|slots| [0, 1, 8, 32].map(|nodes| (slots, nodes))) {
+            let buckets = Buckets::new(slots, nodes);
+            let met: BTreeSet<Bucket> =
+                (1..=slots).map(|count| buckets.fit(count, count).expect("a planned size")).collect();
+            assert_eq!(buckets.plain(), met, "{slots} streams of {nodes} nodes");
+            assert!(met.iter().all(|bucket| buckets.all().contains(bucket)), "{slots} streams: verified too");
         }
     }
 }

@@ -6,10 +6,11 @@ use half::bf16;
 use kd_attn::{BlockSegment, PAGE_TOKENS};
 use kd_ddtree::DraftRow;
 use kd_kernels::ranks::OneRank;
-use kd_kernels::{CudaView, Kernels, Stream, TensorRef};
+use kd_kernels::{CudaView, KernelError, Kernels, Landing, Stream, TensorRef};
 use kd_model::Drafter;
 use kd_model::cuda::{
-    Committed, CudaDrafter, CudaError, CudaTarget, DeviceLent, DraftInputs, DraftLimits, Limits,
+    BestTokens, Bucket, Committed, CudaDrafter, CudaError, CudaTarget, DeviceLent, DraftInputs, DraftLimits,
+    Limits, PassState, SentTokens, Walks,
 };
 
 use crate::backend::{Head, Sequence};
@@ -30,6 +31,8 @@ pub(super) struct Drafting {
     prompts: DraftInputs,
     /// Of rounds in which no stream drafted.
     unread: Unread,
+    /// What the device walks by itself; `None` where there are no trees.
+    walks: Option<Walks>,
     tap_width: usize,
 }
 
@@ -54,6 +57,9 @@ impl Drafting {
             inputs: inputs(limits.rows)?,
             prompts: inputs(tokens)?,
             unread: Unread::new(stream, tap_width, limits.rows)?,
+            walks: (limits.nodes > 1)
+                .then(|| Walks::new(stream, kernels, limits, model.dims().block))
+                .transpose()?,
             model,
             tap_width,
         })
@@ -149,12 +155,52 @@ impl Drafting {
         self.model.draft(stream, &OneRank, DeviceLent::from(target), &blocks)
     }
 
-    /// The rows of the draft that was enqueued last.
-    pub(super) fn rows(&self, stream: &Stream, heads: &[Head<'_>]) -> Result<Vec<Vec<DraftRow>>, CudaError> {
-        let found = [self.model.best(stream, heads.len())?];
-        let rows = |(index, head): (usize, &Head<'_>)| self.model.rows(&found, index, head.best);
-        Ok(heads.iter().enumerate().map(rows).collect())
+    /// Enqueues what follows the draws of a pass, `chosen`: walks, commit, the context of what was committed, and drafts of all
+    /// its streams. Safe to capture in a graph.
+    pub(super) fn follow(
+        &mut self,
+        stream: &Stream,
+        target: &CudaTarget,
+        state: &mut PassState,
+        bucket: Bucket,
+        chosen: CudaView<'_, i32>,
+    ) -> Result<(), CudaError> {
+        let Self { model, walks, tap_width, .. } = self;
+        let walks = walks.as_mut().ok_or_else(no_walks)?;
+        let streams = bucket.streams;
+        walks.launch(stream, &state.inputs, bucket, chosen)?;
+        target.commit_walked(stream, state, walks, streams)?;
+        let kept = walks.kept(streams);
+        let taps = TensorRef::new(stream, state.kept_taps(kept)?, [kept, *tap_width])?;
+        model.context(stream, &OneRank, walks.context(streams, taps)?)?;
+        let blocks = walks.blocks(&state.inputs, streams)?;
+        model.draft(stream, &OneRank, DeviceLent::from(target), &blocks)
     }
+
+    /// The rows that the walks of the last pass visited in each of `streams` streams.
+    pub(super) fn walked(&self, streams: usize) -> Result<CudaView<'_, i32>, KernelError> {
+        self.walks.as_ref().ok_or_else(no_walks)?.counts(streams)
+    }
+
+    /// Enqueues the copies of what the last draft found for `streams` streams.
+    pub(super) fn send(&self, landing: &mut Landing, streams: usize) -> Result<SentTokens, CudaError> {
+        self.model.send_best(landing, streams)
+    }
+
+    /// The rows of stream `index` of a draft, each cut to its `best` tokens.
+    pub(super) fn rows(&self, found: &BestTokens, index: usize, best: usize) -> Vec<DraftRow> {
+        self.model.rows(std::slice::from_ref(found), index, best)
+    }
+}
+
+/// Rounds without trees follow none.
+fn no_walks() -> KernelError {
+    KernelError::Driver { what: "walking".to_owned(), code: "planned without nodes".to_owned() }
+}
+
+/// Bytes of a [`Landing`] for drafts of `streams` streams and the numbers of visited rows.
+pub(super) fn landing_bytes(drafter: &Drafter, streams: usize) -> usize {
+    Landing::bytes::<i32>(streams) + SentTokens::bytes(streams * (drafter.config().block_size - 1))
 }
 
 /// Places of committed tokens; of a stream that never drafts none.

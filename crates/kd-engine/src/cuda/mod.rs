@@ -1,15 +1,17 @@
 //! The CUDA backend: models in device memory, passes replayed as graphs.
 //!
-//! A round is three graphs: one drafts, *forward → head → draw* is for the rows of all trees, and, after the walk on the
-//! host, *commit → read* for the visited ones, or *commit* alone where no stream drafted. Each is captured once for every
-//! [bucket](buckets) of sizes while the engine is made. Then the device is frozen: from there on a round writes a few small
-//! buffers, launches, and reads the drawn tokens or, where a request needs the host's sampler, the logits.
+//! A round is one graph: *forward → head → draw* for the rows of all trees, *walk → commit*, and *read → draft* for the next
+//! round, whose trees the host builds from what comes back ([`rotation`]). A round without trees is *forward → head → draw →
+//! commit*. Where a request needs the host's sampler, the host walks: it is *forward → head → draw*, then *commit → read*, and a
+//! graph that drafts, as for streams that have just joined. Each is captured once for every [bucket](buckets) of sizes while
+//! the engine is made. Then the device is frozen: from there on a round writes a few small buffers, launches, and reads results.
 
 mod backend;
 mod buckets;
 mod drafting;
 mod passes;
 mod plan;
+mod rotation;
 mod sampling;
 
 use std::time::{Duration, Instant};
@@ -20,7 +22,7 @@ use kd_model::cuda::{CudaError, MOST_ROWS, open_kernels};
 /// Most prompt rows of one pass.
 pub const MOST_CHUNK: usize = MOST_ROWS;
 
-use self::plan::Plan;
+use self::plan::{Plan, most_streams};
 use crate::engine::{Engine, EngineOptions, Models};
 use crate::{DeviceError, EngineError, MAX_NODES};
 
@@ -31,6 +33,8 @@ pub struct Gpu {
     kernels: Kernels,
     ordinal: usize,
     nodes: usize,
+    /// Rows of the drafter's block; `None` without one.
+    block: Option<usize>,
 }
 
 /// How far the weights have come.
@@ -62,7 +66,8 @@ impl Gpu {
             return Err(CudaError::Unsupported { key: "tp", found, supported }.into());
         }
         let kernels = open_kernels(&device, &Search::standard(), &models.target)?;
-        Ok(Self { device, kernels, ordinal, nodes: MAX_NODES })
+        let block = models.drafter.as_ref().map(|drafter| drafter.config().block_size);
+        Ok(Self { device, kernels, ordinal, nodes: MAX_NODES, block })
     }
 
     /// Plans memory for trees of at most `nodes` nodes; requests for larger ones are refused.
@@ -73,7 +78,7 @@ impl Gpu {
 
     /// Streams whose rounds fit one pass, each with a tree of as many nodes as are planned for.
     pub fn most_streams(&self) -> usize {
-        (MOST_ROWS / (1 + self.nodes)).max(1)
+        most_streams(self.nodes, self.block)
     }
 
     /// The most prompt rows of a pass whose memory fits beside everything else that an engine with `options` has: as many as

@@ -63,10 +63,34 @@ pub(super) struct Recording<S> {
 impl Passes {
     /// Forward, head and draws of all rows.
     pub(super) fn verify(&mut self, stream: &Stream, bucket: Bucket) -> Result<(), CudaError> {
+        self.draws(stream, bucket)?;
+        Ok(self.sampling.sent(stream)?)
+    }
+
+    /// As [`verify`](Self::verify), of a round without trees: what is committed is known before.
+    pub(super) fn plain(&mut self, stream: &Stream, bucket: Bucket) -> Result<(), CudaError> {
+        self.draws(stream, bucket)?;
+        self.target.commit_roots(stream, &mut self.state, bucket.streams)?;
+        Ok(self.sampling.sent(stream)?)
+    }
+
+    /// As [`verify`](Self::verify), and all that follows up to the drafts of the next round.
+    pub(super) fn rotated(&mut self, stream: &Stream, bucket: Bucket) -> Result<(), CudaError> {
+        self.draws(stream, bucket)?;
+        let Self { target, state, sampling, drafting, .. } = self;
+        if let Some(drafting) = drafting {
+            drafting.follow(stream, target, state, bucket, sampling.tokens(bucket.rows)?)?;
+        }
+        Ok(sampling.sent(stream)?)
+    }
+
+    /// Forward, head and draws; the copy of the tokens goes on beside what follows.
+    fn draws(&mut self, stream: &Stream, bucket: Bucket) -> Result<(), CudaError> {
         self.target.forward(stream, &mut self.state, bucket, &OneRank)?;
         self.target.logits(stream, &mut self.state, bucket.rows)?;
         let logits = self.state.device_logits(bucket.rows)?;
-        Ok(self.sampling.launch(stream, logits, bucket.rows)?)
+        self.sampling.launch(stream, logits, bucket.rows)?;
+        Ok(self.sampling.send(stream, bucket.rows)?)
     }
 
     /// A prompt chunk: forward and commit of all rows; the drafter reads those of `moved`, if it is to read any.
@@ -91,7 +115,9 @@ impl Passes {
     pub(super) fn last(&mut self, stream: &Stream, count: usize) -> Result<(), CudaError> {
         let Self { target, state, chunks, sampling, .. } = self;
         target.prefill_logits(stream, state, chunks, count)?;
-        Ok(sampling.launch(stream, state.device_logits(count)?, count)?)
+        sampling.launch(stream, state.device_logits(count)?, count)?;
+        sampling.send(stream, count)?;
+        Ok(sampling.sent(stream)?)
     }
 
     /// The commit of up to `count` rows, without the drafter.

@@ -3,7 +3,7 @@
 use kd_attn::PAGE_TOKENS;
 use kd_kernels::{Kernels, Stream};
 use kd_model::cuda::{
-    ChunkLimits, CudaDrafter, CudaError, CudaTarget, Dims, DraftDims, Fit, Limits, MOST_ROWS,
+    ChunkLimits, CudaDrafter, CudaError, CudaTarget, Dims, DraftDims, Fit, Limits, MOST_ROWS, Walks,
 };
 
 use super::buckets::Buckets;
@@ -31,12 +31,13 @@ impl Plan {
     /// # Errors
     /// A target that is not implemented on GPUs, rounds that are not one pass.
     pub(super) fn new(models: &Models, options: EngineOptions, nodes: usize) -> Result<Self, CudaError> {
-        within(options.slots(), nodes)?;
+        let rows = rows_of_stream(nodes, models.drafter.as_ref().map(|drafter| drafter.config().block_size));
+        within(options.slots(), rows)?;
         let buckets = Buckets::new(options.slots(), nodes);
         let longest = models.target.config().max_position_embeddings.div_ceil(PAGE_TOKENS);
         let pages = options.pages().max(1);
         let limits = Limits {
-            rows: buckets.most_rows(),
+            rows: buckets.most_rows().max(buckets.most_streams() * rows),
             nodes: 1 + nodes,
             streams: buckets.most_streams(),
             pages,
@@ -54,6 +55,9 @@ impl Plan {
         let drafts = drafter(models)?;
         if let Some(dims) = &drafts {
             CudaDrafter::check(kernels, dims)?;
+            if self.limits.nodes > 1 {
+                Walks::check(kernels, dims.block)?;
+            }
         }
         self.fits(stream, models)
     }
@@ -70,9 +74,17 @@ impl Plan {
             chunks: self.chunk,
             drafter: drafts
                 .map(|(dims, own)| (dims, draft_limits(self.limits, self.read), own.table_bytes())),
-            other: other + dims.as_ref().map_or(0, |dims| Unread::bytes(dims.tap_width, self.limits.rows)),
+            other: other + dims.as_ref().map_or(0, |dims| self.drafting_bytes(dims)),
         };
         fit.check(stream)
+    }
+}
+
+impl Plan {
+    /// What drafting has of its own beside the drafter.
+    fn drafting_bytes(&self, dims: &DraftDims) -> usize {
+        let walks = if self.limits.nodes > 1 { Walks::bytes(self.limits, dims.block) } else { 0 };
+        Unread::bytes(dims.tap_width, self.limits.rows) + walks
     }
 }
 
@@ -80,9 +92,39 @@ fn drafter(models: &Models) -> Result<Option<DraftDims>, CudaError> {
     models.drafter.as_deref().map(|drafter| DraftDims::of(drafter.config(), 0, 1)).transpose()
 }
 
-/// Fails unless a round of so many streams and nodes is one pass.
-fn within(streams: usize, nodes: usize) -> Result<(), CudaError> {
-    let (what, found) =
-        ("rows of a round (streams times one and the nodes of a tree)", streams * (1 + nodes));
+/// Rows that a round has for a stream at most: its tree's, or the block that a round of trees commits at most, which is laid out as
+/// the rows of a pass are. Without trees the drafter only reads, a row of each stream.
+fn rows_of_stream(nodes: usize, block: Option<usize>) -> usize {
+    (1 + nodes).max(block.filter(|_| nodes > 0).unwrap_or(1))
+}
+
+/// Streams whose rounds are one pass, each with a tree of up to `nodes` nodes.
+pub(super) fn most_streams(nodes: usize, block: Option<usize>) -> usize {
+    (MOST_ROWS / rows_of_stream(nodes, block)).max(1)
+}
+
+/// Fails unless a round of so many streams of so many rows is one pass.
+fn within(streams: usize, rows: usize) -> Result<(), CudaError> {
+    let (what, found) = (
+        "rows of a round (streams times one and the nodes of a tree, or a block)",
+        streams.saturating_mul(rows),
+    );
     if found <= MOST_ROWS { Ok(()) } else { Err(CudaError::Limit { what, found, limit: MOST_ROWS }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_streams_as_are_promised_fit_one_pass_and_no_more() {
+        for (nodes, block) in [(0, None), (0, Some(8)), (4, Some(8)), (7, Some(8)), (64, Some(8)), (64, None)]
+        {
+            let (most, rows) = (most_streams(nodes, block), rows_of_stream(nodes, block));
+            assert!(within(most, rows).is_ok(), "{most} streams of {nodes} nodes, {block:?}");
+            assert!(within(most + 1, rows).is_err(), "{most} streams and one of {nodes} nodes, {block:?}");
+        }
+        assert_eq!(most_streams(0, Some(8)), MOST_ROWS, "a drafter that never drafts takes no rows");
+        assert_eq!(most_streams(4, Some(8)), MOST_ROWS / 8, "a block is more than a small tree");
+    }
 }

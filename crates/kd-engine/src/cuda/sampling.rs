@@ -1,7 +1,7 @@
 //! Drawing tokens on the device, where a row needs nothing but temperature and noise.
 
 use kd_kernels::families::sample;
-use kd_kernels::{Buffer, Choice, CudaView, Element, KernelError, Kernels, Stream, TensorRef};
+use kd_kernels::{Buffer, Choice, CudaView, Element, Fork, KernelError, Kernels, Outbox, Stream, TensorRef};
 
 use crate::backend::Draw;
 
@@ -30,6 +30,9 @@ pub(super) struct Sampling {
     arrived: Buffer<i32>,
     tokens: Buffer<i32>,
     value: Buffer<f64>,
+    /// The tokens on the host, where what comes behind the draws need not be waited for.
+    outbox: Outbox<i32>,
+    fork: Fork,
 }
 
 /// A buffer and what it holds: most rounds change positions alone.
@@ -61,6 +64,8 @@ impl Sampling {
             arrived: Buffer::new(stream, &vec![0; rows])?,
             tokens: Buffer::new(stream, &vec![-1; rows])?,
             value: Buffer::new(stream, &vec![0.0; rows])?,
+            outbox: Outbox::new(stream, rows)?,
+            fork: Fork::new(stream)?,
         })
     }
 
@@ -105,10 +110,26 @@ impl Sampling {
         self.kernel.launch(stream, Choice::Auto, args).map(drop)
     }
 
-    /// The tokens of the last launch, once the stream has come this far; `None` where the row allows none.
-    pub(super) fn read(&self, stream: &Stream, rows: usize) -> Result<Vec<Option<u32>>, KernelError> {
-        let tokens = self.tokens.read(stream)?;
-        Ok(tokens.into_iter().take(rows).map(|token| u32::try_from(token).ok()).collect())
+    /// Enqueues the copy of the tokens of the first `rows` rows to the host, beside what is enqueued from here to
+    /// [`sent`](Self::sent). Safe to capture in a graph.
+    pub(super) fn send(&mut self, stream: &Stream, rows: usize) -> Result<(), KernelError> {
+        let side = self.fork.begin(stream)?;
+        self.outbox.send(&side, &self.tokens.view_as(0, rows)?)
+    }
+
+    /// What is enqueued from here on comes behind the copy.
+    pub(super) fn sent(&self, stream: &Stream) -> Result<(), KernelError> {
+        self.fork.end(stream)
+    }
+
+    /// The tokens of the first `rows` rows of the last launch, negative where a row allows none.
+    pub(super) fn tokens(&self, rows: usize) -> Result<CudaView<'_, i32>, KernelError> {
+        self.tokens.view_as(0, rows)
+    }
+
+    /// The same on the host, once the copy has arrived.
+    pub(super) fn read(&self, rows: usize) -> Result<Vec<i32>, KernelError> {
+        self.outbox.read(rows)
     }
 }
 

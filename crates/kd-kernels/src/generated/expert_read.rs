@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "expert_read",
-    contract: "2f67b69fb7a0ca55",
+    contract: "ad5f3fe3cd631a0a",
     variants: &["v4"],
     cooperative: false,
     pdl: true,

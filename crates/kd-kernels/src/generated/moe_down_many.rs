@@ -6,8 +6,8 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "moe_down_many",
-    contract: "8d67c0b0f42a0a3a",
-    variants: &["many"],
+    contract: "7d8fd6c13a477d2f",
+    variants: &["many", "middle"],
     cooperative: false,
     pdl: true,
 };

@@ -6,8 +6,8 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "moe_gate_up_many",
-    contract: "15e35c57ecc948f1",
-    variants: &["many", "many_half"],
+    contract: "6ebb962325573e4b",
+    variants: &["many", "middle", "many_half"],
     cooperative: false,
     pdl: true,
 };

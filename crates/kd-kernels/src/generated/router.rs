@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "router",
-    contract: "06787d28eaa06893",
+    contract: "320b6864cf30d448",
     variants: &["r8", "r16", "r24", "r48", "p64", "p112"],
     cooperative: false,
     pdl: true,

@@ -6,8 +6,8 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "tree_mla_merge",
-    contract: "e13b76c7f4267cca",
-    variants: &["few", "many"],
+    contract: "77acbec73523324d",
+    variants: &["few", "rows", "many"],
     cooperative: false,
     pdl: true,
 };
@@ -119,24 +119,26 @@ fn preferred(
 ) -> Option<bool> {
     Some(
         match variant {
-            "many" => arith::mul(t, h)? >= 256,
+            "few" => arith::mul(t, h)? < 96,
+            "rows" => arith::mul(t, h)? >= 2112,
             _ => true,
         },
     )
 }
 fn grid(
-    _unit: &LoadedUnit,
+    unit: &LoadedUnit,
     Dims { h, c, .. }: Dims,
     _z: i64,
     _b: i64,
     t: i64,
 ) -> Option<crate::launch::Blocks> {
+    let span = unit.constant("SPAN")?;
     Some(
         crate::launch::Blocks::Exactly([
             t,
             arith::min(
-                arith::div(arith::mul(h, c)?, 128)?,
-                arith::max(1, arith::div(4096, arith::max(1, t)?)?)?,
+                arith::ceil_div(arith::mul(h, c)?, span)?,
+                arith::max(1, arith::div(arith::div(524288, span)?, arith::max(1, t)?)?)?,
             )?,
             1,
         ]),

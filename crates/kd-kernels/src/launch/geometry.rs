@@ -31,7 +31,7 @@ impl Geometry {
         blocks: Option<Blocks>,
     ) -> Result<Self, KernelError> {
         let row = unit.row();
-        let grid = grid(&row.unit, blocks, stream.sms(), unit.resident(), row.cluster)?;
+        let grid = grid(&row.unit, blocks, unit.held(stream.sms()), row.cluster)?;
         Ok(Self { grid, cooperative: family.cooperative, pdl: family.pdl })
     }
 
@@ -41,17 +41,11 @@ impl Geometry {
     }
 }
 
-fn grid(
-    unit: &str,
-    blocks: Option<Blocks>,
-    sms: u32,
-    resident: u32,
-    cluster: u32,
-) -> Result<[u32; 3], KernelError> {
+fn grid(unit: &str, blocks: Option<Blocks>, held: u32, cluster: u32) -> Result<[u32; 3], KernelError> {
     let cluster = i64::from(cluster.max(1));
     let axes = match blocks {
-        // Whole clusters, at least one.
-        Some(Blocks::Resident) => [(i64::from(sms) * i64::from(resident) / cluster).max(1) * cluster, 1, 1],
+        // At least one cluster.
+        Some(Blocks::Resident) => [i64::from(held).max(cluster), 1, 1],
         Some(Blocks::Exactly(axes)) => axes,
         None => [i64::MAX, 1, 1],
     };
@@ -70,18 +64,17 @@ mod tests {
 
     #[test]
     fn grids_are_checked_against_the_limits_of_each_axis() {
-        let exactly = |axes| grid("k", Some(Blocks::Exactly(axes)), 132, 2, 1);
+        let exactly = |axes| grid("k", Some(Blocks::Exactly(axes)), 264, 1);
         assert_eq!(exactly([i64::from(i32::MAX), 65_535, 1]), Ok([2_147_483_647, 65_535, 1]));
-        let resident = |sms, cluster| grid("k", Some(Blocks::Resident), sms, 2, cluster);
-        assert_eq!(resident(132, 1), Ok([264, 1, 1]));
+        let resident = |held, cluster| grid("k", Some(Blocks::Resident), held, cluster);
         assert_eq!(
-            [(132, 4), (133, 4), (1, 8)].map(|(sms, cluster)| resident(sms, cluster)),
-            [Ok([264, 1, 1]), Ok([264, 1, 1]), Ok([8, 1, 1])]
+            [(264, 1), (120, 4), (0, 8)].map(|(held, cluster)| resident(held, cluster)),
+            [Ok([264, 1, 1]), Ok([120, 1, 1]), Ok([8, 1, 1])]
         );
         assert_eq!(exactly([0, 1, 1]), Ok([0, 1, 1]));
         for axes in [[1 << 31, 1, 1], [1, 65_536, 1], [1, 1, 65_536], [-1, 1, 1]] {
             assert!(matches!(exactly(axes), Err(KernelError::Limit { .. })), "{axes:?}");
         }
-        assert!(grid("k", None, 132, 2, 1).is_err());
+        assert!(grid("k", None, 264, 1).is_err());
     }
 }

@@ -71,10 +71,15 @@ impl Kernels {
         &self.bundle
     }
 
+    /// Whether `row` can be loaded: kernels that are measured as another architecture's are those that it has too.
+    pub(crate) fn has(&self, row: &Row) -> bool {
+        self.residency.as_ref().is_none_or(|residency| residency.has(row))
+    }
+
     /// Loads every variant of `family` for `dims`.
     pub(crate) fn load(&self, family: &Family, dims: &[(&str, i64)]) -> Result<Units, KernelError> {
         self.device.warming_up(|| format!("loading {}", family.name))?;
-        let rows = matching(&self.bundle, family, dims)?;
+        let rows = matching(&self.bundle, family, dims, |row| self.has(row))?;
         let arch = &self.bundle.header().arch;
         let sm = DeviceSmem::of(&self.device)?;
         let load = |(variant, row): (&'static str, &Row)| {
@@ -89,14 +94,15 @@ impl Kernels {
     }
 }
 
-/// The rows of `family` with exactly `dims`, in the order of its variants.
+/// The rows of `family` with exactly `dims` among those that `has` admits, in the order of its variants.
 fn matching<'a>(
     bundle: &'a Bundle,
     family: &Family,
     dims: &[(&str, i64)],
+    has: impl Fn(&Row) -> bool,
 ) -> Result<Vec<(&'static str, &'a Row)>, KernelError> {
     let header = bundle.header();
-    let of_family = || header.units.iter().filter(|row| row.family == family.name);
+    let of_family = || header.units.iter().filter(|row| row.family == family.name && has(row));
     let fits = |row: &&Row| dims.iter().all(|(name, value)| row.dims.get(*name) == Some(value));
     let rows: Vec<&Row> = of_family().filter(fits).collect();
     if let Some(row) = rows.iter().find(|row| row.contract != family.contract) {
@@ -126,6 +132,15 @@ impl Units {
     /// The units, preferred first.
     pub fn iter(&self) -> impl Iterator<Item = &LoadedUnit> {
         self.units.iter()
+    }
+
+    /// Whether the device of `kernels` holds as many CTAs of each unit at once as the constants `names` add up to: what a family asks
+    /// for whose CTAs wait for each other. Not so where a unit has no such constant.
+    pub fn held_at_once(&self, kernels: &Kernels, names: &[&str]) -> bool {
+        self.iter().all(|unit| {
+            let needed: Option<i64> = names.iter().map(|name| unit.constant(name)).sum();
+            needed.is_some_and(|needed| i64::from(unit.held(kernels.device.sms())) >= needed)
+        })
     }
 
     /// Family name.

@@ -83,6 +83,11 @@ impl Residency {
         Ok(Self { sm: *sm, units, path, device: DeviceSmem::of(device)? })
     }
 
+    /// Whether the other architecture has `row` too.
+    pub(super) fn has(&self, row: &Row) -> bool {
+        self.units.iter().any(|there| there.unit == row.unit)
+    }
+
     /// Shared memory with which no more CTAs of `row` fit on an SM of this device than on the other.
     pub(super) fn smem(&self, row: &Row) -> Result<u32, KernelError> {
         let Some(there) = self.units.iter().find(|there| there.unit == row.unit) else {

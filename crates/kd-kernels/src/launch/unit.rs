@@ -25,6 +25,8 @@ pub struct LoadedUnit {
     module: sys::CUmodule,
     context: Arc<CudaContext>,
     resident: u32,
+    /// Clusters that the device holds at once; none where a cluster is one CTA.
+    clusters: Option<u32>,
 }
 
 // SAFETY: module and function handles may be used from any thread that has the context current; every use here makes
@@ -59,6 +61,7 @@ impl LoadedUnit {
             module,
             context: context.clone(),
             resident: 0,
+            clusters: None,
         };
         let entry = CString::new(row.unit.as_str()).map_err(|_| KernelError::Driver {
             what: format!("loading {:?}", row.unit),
@@ -73,6 +76,9 @@ impl LoadedUnit {
             unsafe { sys::cuFuncSetAttribute(unit.function, limit, bytes) }.result().map_err(failed)?;
         }
         unit.resident = unit.count_resident().map_err(failed)?;
+        if unit.row.cluster > 1 {
+            unit.clusters = Some(unit.count_clusters(device.sms()).map_err(failed)?);
+        }
         Ok(unit)
     }
 
@@ -89,6 +95,34 @@ impl LoadedUnit {
             )
         };
         status.result().map(|()| u32::try_from(count).unwrap_or_default())
+    }
+
+    /// Clusters that the device holds at once, as the driver counts them: a cluster lies in one group of SMs, so the last SMs of a
+    /// group may stay without one.
+    fn count_clusters(&self, sms: u32) -> Result<u32, cudarc::driver::DriverError> {
+        let mut count = 0;
+        let config = sys::CUlaunchConfig {
+            // As many clusters as there are SMs: more than fit.
+            gridDimX: sms.saturating_mul(self.row.cluster),
+            gridDimY: 1,
+            gridDimZ: 1,
+            blockDimX: self.row.block,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: self.smem,
+            hStream: std::ptr::null_mut(),
+            // The image says how large a cluster is.
+            attrs: std::ptr::null_mut(),
+            numAttrs: 0,
+        };
+        // SAFETY: writes one int; the function belongs to the module that this unit holds.
+        let status = unsafe { sys::cuOccupancyMaxActiveClusters(&mut count, self.function, &config) };
+        status.result().map(|()| u32::try_from(count).unwrap_or_default())
+    }
+
+    /// CTAs that a device of `sms` SMs holds at once, in whole clusters, at most `min_ctas` an SM.
+    pub(crate) fn held(&self, sms: u32) -> u32 {
+        held(sms, self.resident(), self.row.cluster, self.clusters)
     }
 
     /// CTAs that an SM holds at once, at most `min_ctas`.
@@ -176,6 +210,12 @@ impl Drop for LoadedUnit {
     }
 }
 
+fn held(sms: u32, resident: u32, cluster: u32, clusters: Option<u32>) -> u32 {
+    let cluster = cluster.max(1);
+    let places = sms.saturating_mul(resident) / cluster;
+    places.min(clusters.unwrap_or(places)) * cluster
+}
+
 fn no_value() -> sys::CUlaunchAttributeValue {
     sys::CUlaunchAttributeValue { pad: [0; 64] }
 }
@@ -197,5 +237,20 @@ fn refused(device: &Device, arch: &str, row: &Row, error: cudarc::driver::Driver
             code: code(error),
         },
         _ => KernelError::driver(format!("loading {}", row.unit), error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::held;
+
+    #[test]
+    fn clusters_that_do_not_fill_the_device_count_as_they_are() {
+        assert_eq!(held(132, 2, 1, None), 264);
+        assert_eq!(held(133, 2, 4, None), 264);
+        assert_eq!(held(132, 1, 4, Some(30)), 120);
+        // Several CTAs would fit on an SM, but the declaration asks for one.
+        assert_eq!(held(132, 1, 4, Some(60)), 132);
+        assert_eq!(held(1, 1, 8, Some(0)), 0);
     }
 }

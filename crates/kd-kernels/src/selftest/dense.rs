@@ -1,4 +1,4 @@
-//! `dense`, `dense_mid` and `dense_many` against `kd_tensor::linear`, and against each other bit by bit.
+//! `dense`, `dense_mid`, `dense_many` and `dense_wgmma` against `kd_tensor::linear`, and against each other bit by bit.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::{
     verify,
 };
 use crate::bundle::Row;
-use crate::families::{dense, dense_many, dense_mid};
+use crate::families::{dense, dense_many, dense_mid, dense_wgmma};
 use crate::{Choice, DenseScratch, Device, KernelError, Kernels, Stream, TensorRef};
 
 /// Output features by K: projections of K2.6 at eight ranks and at one. Others take [`NARROW`].
@@ -24,7 +24,7 @@ const COMPARED: usize = 96;
 const WORKING_SET: usize = 256 << 20;
 
 /// Families with the same bits.
-const FAMILIES: [&str; 3] = ["dense", "dense_mid", "dense_many"];
+const FAMILIES: [&str; 4] = ["dense", "dense_mid", "dense_many", "dense_wgmma"];
 
 pub(super) fn check(
     device: &Device,
@@ -73,6 +73,7 @@ enum Kernel {
     Few(dense::Dense),
     Mid(dense_mid::DenseMid),
     Many(dense_many::DenseMany),
+    Groups(dense_wgmma::DenseWgmma),
 }
 
 impl Kernel {
@@ -80,6 +81,7 @@ impl Kernel {
         Ok(match family {
             "dense_mid" => Self::Mid(dense_mid::DenseMid::load(kernels, dense_mid::Dims { k })?),
             "dense_many" => Self::Many(dense_many::DenseMany::load(kernels, dense_many::Dims { k })?),
+            "dense_wgmma" => Self::Groups(dense_wgmma::DenseWgmma::load(kernels, dense_wgmma::Dims { k })?),
             _ => Self::Few(dense::Dense::load(kernels, dense::Dims { k })?),
         })
     }
@@ -168,6 +170,7 @@ impl Subject for Dense {
                 let (parts, arrived) = scratch.parts(stream, self.n)?;
                 kernel.launch(stream, choice, dense_mid::Args { x, w, y, parts, arrived }).map(drop)
             }
+            Kernel::Groups(kernel) => kernel.launch(stream, choice, dense_wgmma::Args { x, w, y }).map(drop),
             Kernel::Many(kernel) => {
                 let none =
                     || KernelError::NotEligible { family: "dense_many", variant: "no scratch".to_owned() };

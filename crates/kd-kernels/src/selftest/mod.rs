@@ -10,10 +10,12 @@ mod dense;
 mod draft_block;
 mod embed;
 mod few_gate;
+mod few_route;
 mod lm_head;
 mod lm_head_top_k;
 mod memory;
 mod norm;
+mod norm_dense;
 mod random;
 mod sample;
 mod silu;
@@ -73,7 +75,7 @@ pub enum Failure {
 pub type Check = fn(&Device, &Kernels, &[usize], u64) -> Result<Vec<Outcome>, Failure>;
 
 /// The checks of this crate by the name of what they cover.
-pub const CHECKS: [(&str, Check); 14] = [
+pub const CHECKS: [(&str, Check); 16] = [
     ("norms", norm::check),
     ("embed", embed::check),
     ("gather_taps", taps::check),
@@ -82,6 +84,8 @@ pub const CHECKS: [(&str, Check); 14] = [
     ("walk", walk::check),
     ("silu_mul", silu::check),
     ("few_gate", few_gate::check),
+    ("few_route", few_route::check),
+    ("norm_dense", norm_dense::check),
     ("top_k", top_k::check),
     ("sample", sample::check),
     ("dense", dense::check),
@@ -116,9 +120,9 @@ pub fn run(
     Ok(outcomes)
 }
 
-/// The units of `family` in the bundle of `kernels`.
+/// The units of `family` in the bundle of `kernels` that can be loaded.
 pub fn units<'a>(kernels: &'a Kernels, family: &'a str) -> impl Iterator<Item = &'a Row> {
-    kernels.bundle().header().units.iter().filter(move |row| row.family == family)
+    kernels.bundle().header().units.iter().filter(move |row| row.family == family && kernels.has(row))
 }
 
 /// A failed allocation, copy or event of a self-test.

@@ -41,6 +41,10 @@ checks! {
     silu_mul_matches_the_cpu_at_demo_sizes: "silu_mul" at "demo-tp1";
     few_gate_has_the_bits_of_two_launches_at_k26_sizes: "few_gate" at "k26-tp8";
     few_gate_has_the_bits_of_two_launches_at_demo_sizes: "few_gate" at "demo-tp1";
+    few_route_has_the_bits_of_three_launches_at_k26_sizes: "few_route" at "k26-tp8";
+    few_route_has_the_bits_of_three_launches_at_demo_sizes: "few_route" at "demo-tp1";
+    norm_dense_has_the_bits_of_two_launches_at_k26_sizes: "norm_dense" at "k26-tp8";
+    norm_dense_has_the_bits_of_two_launches_at_demo_sizes: "norm_dense" at "demo-tp1";
     top_k_matches_the_cpu_at_k26_sizes: "top_k" at "k26-tp8";
     top_k_matches_the_cpu_at_k26_tp1_sizes: "top_k" at "k26-tp1";
     top_k_matches_the_cpu_at_demo_sizes: "top_k" at "demo-tp1";

@@ -49,7 +49,7 @@ impl TreeAttention<'_> {
             Some(few) => self.head_values(few, pass, layer)?,
             None => self.values(pass, layer)?,
         }
-        pass.attention_output(layer)
+        pass.attention_output(index, layer)
     }
 
     /// Absorbed and rotated queries of all heads, and the rows' own entries, at their slots.
@@ -115,6 +115,7 @@ impl TreeAttention<'_> {
         let args = tree_mla::Args {
             q: head(stream, self.absorbed, [rows, a.heads, width])?,
             pages: part(stream, self.pages, index * layer_pages, [limits.pages, PAGE_TOKENS, width])?,
+            entries: part(stream, self.pages, index * layer_pages, [limits.pages * PAGE_TOKENS, width])?,
             table: TensorRef::new(stream, inputs.table(streams)?, [streams, limits.table_width()])?,
             starts: TensorRef::new(stream, inputs.starts(streams)?, [streams + 1])?,
             committed: TensorRef::new(stream, inputs.committed(streams)?, [streams])?,
@@ -213,6 +214,8 @@ pub(crate) fn tree_pass<'a>(
         rope: head(stream, rope, [limits.positions(), target.dims.attention.rope])?,
         products: super::kernels::Multiply::Own(&target.kernels.products, sums),
         exchange,
+        joins: true,
+        left: None,
     };
     let limits = *limits;
     let tree =

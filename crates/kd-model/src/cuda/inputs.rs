@@ -1,11 +1,12 @@
 //! What changes from pass to pass: tokens, trees, pages. At fixed addresses, so that a captured pass serves any round.
 
-use kd_attn::{Ancestors, Leaves, Mask, PAGE_TOKENS, PageId, Segment, rows};
+use kd_attn::{Ancestors, Leaves, PAGE_TOKENS, PageId, Segment, rows};
 use kd_kernels::{Buffer, CudaView, KernelError, Stream, TensorRef};
 use kd_tensor::ops::check_ids;
 
 use super::CudaError;
 use super::error::within;
+use super::places::{Places, TreePlaces, padded, parent, place, words};
 
 /// What memory is planned for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,12 +42,14 @@ pub struct PassInputs {
     vocab: usize,
     /// Most rows of a stream.
     nodes: usize,
-    /// Tokens, positions, slots, starts and committed, each from a multiple of four on.
+    /// What changes in every round, written at once.
     rows: Buffer<i32>,
+    places: Places,
     /// Rows for the head.
     chosen: Buffer<i32>,
+    /// Pages of each stream, and the same on the host: a stream keeps its pages, so most rounds change nothing.
     table: Buffer<i32>,
-    ancestors: Buffer<u64>,
+    held: Vec<i32>,
     /// Scratch rows, then rows of the pages, of a commit.
     moves: Buffer<i32>,
 }
@@ -108,15 +111,17 @@ impl Move {
 impl PassInputs {
     /// `trees`: rows see what their ancestors say; else all before them, and a stream may have any number.
     pub(crate) fn new(stream: &Stream, limits: Limits, vocab: usize, trees: bool) -> Result<Self, CudaError> {
-        let arena = 3 * padded(limits.rows) + padded(limits.streams + 1) + padded(limits.streams);
+        let places = Places::new(limits, trees);
+        let held = vec![-1; limits.streams * limits.table_width()];
         Ok(Self {
             limits,
             vocab,
             nodes: if trees { limits.nodes.min(MOST_NODES) } else { limits.rows },
-            rows: Buffer::new(stream, &vec![0; arena])?,
+            rows: Buffer::new(stream, &vec![0; places.end])?,
+            places,
             chosen: Buffer::new(stream, &vec![-1; limits.rows])?,
-            table: Buffer::new(stream, &vec![-1; limits.streams * limits.table_width()])?,
-            ancestors: Buffer::new(stream, &vec![0; if trees { 2 * limits.rows } else { 0 }])?,
+            table: Buffer::new(stream, &held)?,
+            held,
             moves: Buffer::new(stream, &vec![-1; 2 * padded(limits.rows)])?,
         })
     }
@@ -127,8 +132,13 @@ impl PassInputs {
     /// # Errors
     /// A token outside the vocabulary, as many tokens as rows not given, a limit exceeded, a page that the cache does not
     /// have, a failed copy.
-    pub fn write(&self, stream: &Stream, tokens: &[u32], segments: &[Segment<'_>]) -> Result<(), CudaError> {
-        let limits = self.limits;
+    pub fn write(
+        &mut self,
+        stream: &Stream,
+        tokens: &[u32],
+        segments: &[Segment<'_>],
+    ) -> Result<(), CudaError> {
+        let (limits, places) = (self.limits, self.places);
         let count = rows(segments);
         within("the number of rows of a pass", count, limits.rows)?;
         within("the number of streams of a pass", segments.len(), limits.streams)?;
@@ -136,37 +146,57 @@ impl PassInputs {
             return Err(CudaError::Limit { what: "the number of tokens", found: tokens.len(), limit: count });
         }
         check_ids(tokens, self.vocab)?;
-        let mut arena = vec![0i32; self.rows.view().len()];
-        let mut table = vec![-1i32; limits.streams * limits.table_width()];
-        let mut ancestors = vec![0u64; self.ancestors.view().len()];
+        segments.iter().try_for_each(|segment| self.check(segment))?;
+        let mut arena = vec![0i32; places.end];
         let int = |size: usize| i32::try_from(size).unwrap_or(i32::MAX);
-        let [positions, slots, starts, committed] = self.sections();
-        arena[slots..slots + limits.rows].fill(-1);
-        for (to, &token) in arena.iter_mut().zip(tokens) {
+        arena[places.slots..places.slots + limits.rows].fill(-1);
+        if let Some(trees) = places.trees {
+            arena[trees.roots..trees.roots + limits.streams].fill(-1);
+        }
+        for (to, &token) in arena[places.tokens..].iter_mut().zip(tokens) {
             *to = token.cast_signed();
         }
-        let mut first = 0;
+        let (mut first, mut moved) = (0, false);
         for (stream, segment) in segments.iter().enumerate() {
-            self.check(segment)?;
             for row in 0..segment.rows {
-                arena[positions + first + row] = int(segment.position(row));
-                arena[slots + first + row] = int(first + row);
-                if let Some(own) = ancestors.get_mut(2 * (first + row)..2 * (first + row + 1)) {
-                    own.copy_from_slice(&words(segment, row));
+                let at = first + row;
+                arena[places.positions + at] = int(segment.position(row));
+                arena[places.slots + at] = int(at);
+                if let Some(trees) = places.trees {
+                    let own = words(segment, row);
+                    arena[trees.parents + at] = int(parent(own, row));
+                    let halves = own.iter().flat_map(|word| [*word as u32, (word >> 32) as u32]);
+                    for (to, half) in arena[trees.ancestors + 4 * at..].iter_mut().zip(halves) {
+                        *to = half.cast_signed();
+                    }
                 }
             }
-            let pages = segment.pages.iter().take(segment.committed.div_ceil(PAGE_TOKENS));
-            for (to, page) in table[stream * limits.table_width()..].iter_mut().zip(pages) {
-                *to = page.0.cast_signed();
+            if let (Some(trees), Some(to)) = (places.trees, place(segment)) {
+                arena[trees.roots + stream] = int(to);
             }
-            arena[committed + stream] = int(segment.committed);
+            moved |= self.turn(stream, segment.pages);
+            arena[places.committed + stream] = int(segment.committed);
             first += segment.rows;
-            arena[starts + stream + 1] = int(first);
+            arena[places.starts + stream + 1] = int(first);
         }
-        arena[starts + segments.len() + 1..committed].fill(int(first));
+        arena[places.starts + segments.len() + 1..places.committed].fill(int(first));
         self.rows.write(stream, &arena)?;
-        self.ancestors.write(stream, &ancestors)?;
-        Ok(self.table.write(stream, &table)?)
+        if moved {
+            self.table.write(stream, &self.held)?;
+        }
+        Ok(())
+    }
+
+    /// Gives stream `index` of the table these pages; false if it has them.
+    fn turn(&mut self, index: usize, pages: &[PageId]) -> bool {
+        let width = self.limits.table_width();
+        let pages = pages.iter().map(|page| page.0.cast_signed()).chain(std::iter::repeat(-1));
+        let mut moved = false;
+        for (to, page) in self.held[index * width..(index + 1) * width].iter_mut().zip(pages) {
+            moved |= *to != page;
+            *to = page;
+        }
+        moved
     }
 
     /// Writes which rows of the pass the head is to be applied to.
@@ -210,35 +240,23 @@ impl PassInputs {
             let what = "the number of pages that committed tokens fill";
             return Err(CudaError::Limit { what, found: pages, limit: segment.pages.len() });
         }
-        let highest = segment.pages.iter().take(pages).map(|page| page.0 as usize).max();
+        let highest = segment.pages.iter().take(limits.table_width()).map(|page| page.0 as usize).max();
         within("a page", highest.unwrap_or_default(), limits.pages.saturating_sub(1))
-    }
-
-    /// Where positions, slots, starts and committed begin.
-    fn sections(&self) -> [usize; 4] {
-        let (rows, streams) = (padded(self.limits.rows), padded(self.limits.streams + 1));
-        [rows, 2 * rows, 3 * rows, 3 * rows + streams]
-    }
-
-    /// The first `len` values of section `index`, tokens being the first.
-    fn section(&self, index: usize, len: usize) -> Result<CudaView<'_, i32>, KernelError> {
-        let start = if index == 0 { 0 } else { self.sections()[index - 1] };
-        piece(self.rows.view(), start, len)
     }
 
     /// Token of each row.
     pub(crate) fn tokens(&self, rows: usize) -> Result<CudaView<'_, i32>, KernelError> {
-        self.section(0, rows)
+        piece(self.rows.view(), self.places.tokens, rows)
     }
 
     /// Position of each row, 0 in padding.
     pub(crate) fn positions(&self, rows: usize) -> Result<CudaView<'_, i32>, KernelError> {
-        self.section(1, rows)
+        piece(self.rows.view(), self.places.positions, rows)
     }
 
     /// Scratch row of each row: its own, -1 in padding.
     pub(crate) fn slots(&self, rows: usize) -> Result<CudaView<'_, i32>, KernelError> {
-        self.section(2, rows)
+        piece(self.rows.view(), self.places.slots, rows)
     }
 
     /// Rows that the head is applied to.
@@ -248,12 +266,12 @@ impl PassInputs {
 
     /// First row of each of `streams` streams, and the number of live rows.
     pub(crate) fn starts(&self, streams: usize) -> Result<CudaView<'_, i32>, KernelError> {
-        self.section(3, streams + 1)
+        piece(self.rows.view(), self.places.starts, streams + 1)
     }
 
     /// Committed tokens of each stream.
     pub(crate) fn committed(&self, streams: usize) -> Result<CudaView<'_, i32>, KernelError> {
-        self.section(4, streams)
+        piece(self.rows.view(), self.places.committed, streams)
     }
 
     /// Pages of each stream, `[streams, `[`Limits::table_width`]`]`.
@@ -273,7 +291,22 @@ impl PassInputs {
 
     /// Two words a row.
     pub(crate) fn ancestors(&self, rows: usize) -> Result<CudaView<'_, u64>, KernelError> {
-        piece(self.ancestors.view(), 0, 2 * rows)
+        self.rows.view_as(self.trees()?.ancestors, 2 * rows)
+    }
+
+    /// Row of the pages that each stream's root goes to, -1 of a stream that is not there.
+    pub(crate) fn roots(&self, streams: usize) -> Result<CudaView<'_, i32>, KernelError> {
+        piece(self.rows.view(), self.trees()?.roots, streams)
+    }
+
+    /// The parent of each row among its stream's rows, 0 of a root.
+    pub(crate) fn parents(&self, rows: usize) -> Result<CudaView<'_, i32>, KernelError> {
+        piece(self.rows.view(), self.trees()?.parents, rows)
+    }
+
+    fn trees(&self) -> Result<TreePlaces, KernelError> {
+        let what = "these rows are no trees".to_owned();
+        self.places.trees.ok_or(KernelError::BadTensor { shape: Vec::new(), what })
     }
 
     /// Scratch rows of a commit; -1 moves nothing.
@@ -287,23 +320,6 @@ impl PassInputs {
     }
 }
 
-/// The ancestors of a row, itself included, as the kernels take them; those of a root are not read.
-fn words(segment: &Segment<'_>, row: usize) -> Ancestors {
-    match segment.mask {
-        Mask::Tree(_) if row == 0 => [0; 2],
-        Mask::Tree(nodes) => nodes[row - 1],
-        Mask::Causal => [0, 64].map(|first| {
-            let bits = row.saturating_sub(first).min(64);
-            if bits == 64 { u64::MAX } else { (1 << bits) - 1 }
-        }),
-    }
-}
-
-/// Operands begin at multiples of 16 bytes.
-fn padded(len: usize) -> usize {
-    len.next_multiple_of(4)
-}
-
 fn piece<T>(view: CudaView<'_, T>, start: usize, len: usize) -> Result<CudaView<'_, T>, KernelError> {
     let found = view.try_slice(start..start.saturating_add(len));
     found.ok_or_else(|| KernelError::BadTensor {
@@ -315,21 +331,6 @@ fn piece<T>(view: CudaView<'_, T>, start: usize, len: usize) -> Result<CudaView<
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_chain_is_a_tree_without_branches() {
-        let chain: Vec<Ancestors> = (1..129).map(|row| words(&segment(Mask::Causal), row)).collect();
-        assert_eq!([chain[0], chain[1], chain[63]], [[1, 0], [3, 0], [u64::MAX, 0]]);
-        assert_eq!([chain[64], chain[127]], [[u64::MAX, 1], [u64::MAX; 2]]);
-        for row in 0..129 {
-            assert_eq!(words(&segment(Mask::Tree(&chain)), row), words(&segment(Mask::Causal), row));
-            assert_eq!(segment(Mask::Tree(&chain)).visible(row), segment(Mask::Causal).visible(row));
-        }
-    }
-
-    fn segment(mask: Mask<'_>) -> Segment<'_> {
-        Segment { pages: &[], committed: 0, rows: 129, mask }
-    }
 
     /// Any streams that the limits admit have room for their partial results.
     #[test]

@@ -1,8 +1,9 @@
 //! The kernels of a target's forward, loaded for one rank's sizes.
 
 use kd_kernels::families::{
-    absorb_query, absorb_value, add_rms_norm, commit, embed, few_gate, gather_taps, head_queries,
-    head_values, lm_head, mla_inputs, query_rope, rms_norm, router, silu_mul, tree_mla, tree_mla_merge,
+    absorb_query, absorb_value, add_rms_norm, commit, embed, few_gate, few_route, gather_taps, head_queries,
+    head_values, lm_head, mla_inputs, norm_dense, query_rope, rms_norm, router, silu_mul, tree_mla,
+    tree_mla_merge,
 };
 use kd_kernels::{DenseProduct, DenseScratch, KernelError, Kernels, Stream, TensorMut, TensorRef};
 use kd_moe::gpu::ExpertKernels;
@@ -33,6 +34,7 @@ pub(crate) struct TargetKernels {
     pub(crate) commit: commit::Commit,
     pub(crate) gather_taps: gather_taps::GatherTaps,
     few: Option<FewKernels>,
+    one: Option<OneKernels>,
 }
 
 /// Launches that take the place of several others where rows are few. Results have the same bits.
@@ -44,6 +46,15 @@ pub(crate) struct FewKernels {
     pub(crate) head_values: head_values::HeadValues,
     /// For the product with the shared expert's first matrices and `silu_mul`.
     pub(crate) shared_gate: few_gate::FewGate,
+}
+
+/// Launches for one row that make its residual sum and norm themselves. Results have the same bits.
+#[derive(Debug)]
+pub(crate) struct OneKernels {
+    /// For `add_rms_norm` and the first product of a layer.
+    pub(crate) norm_dense: norm_dense::NormDense,
+    /// For `add_rms_norm`, `router`, and the whole shared expert.
+    pub(crate) few_route: few_route::FewRoute,
 }
 
 /// Most rows that count as few: two tiles of tokens, each of which reads a head's weights once more.
@@ -89,12 +100,18 @@ impl TargetKernels {
             commit: commit::Commit::load(kernels, commit::Dims { w: int(a.cache_width()) })?,
             gather_taps: gather_taps::GatherTaps::load(kernels, gather_taps::Dims { h })?,
             few: FewKernels::load(kernels, dims)?,
+            one: OneKernels::load(kernels, dims)?,
         })
     }
 
     /// The launches for a pass of `rows` rows, if these are few and there are kernels for it.
     pub(crate) fn few(&self, rows: usize) -> Option<&FewKernels> {
         self.few.as_ref().filter(|_| rows <= FEW_ROWS)
+    }
+
+    /// The launches for a pass of one row, if it has one and there are kernels for it.
+    pub(crate) fn one(&self, rows: usize) -> Option<&OneKernels> {
+        self.one.as_ref().filter(|_| rows == 1)
     }
 }
 
@@ -113,6 +130,19 @@ impl FewKernels {
             head_values,
             shared_gate,
         }))
+    }
+}
+
+impl OneKernels {
+    /// Nothing where the declarations have none for these sizes.
+    fn load(kernels: &Kernels, dims: &Dims) -> Result<Option<Self>, CudaError> {
+        let [h, i] = [dims.hidden, dims.shared_width].map(int);
+        let [e, t] = [dims.experts.experts, dims.experts.top_k].map(int);
+        let product = norm_dense::NormDense::load(kernels, norm_dense::Dims { h });
+        let route = few_route::FewRoute::load(kernels, few_route::Dims { h, e, t, i });
+        let both = built(product)?.zip(built(route)?);
+        let both = both.filter(|(_, route)| route.units().held_at_once(kernels, &["CTAS", "SEGS"]));
+        Ok(both.map(|(norm_dense, few_route)| Self { norm_dense, few_route }))
     }
 }
 

@@ -3,13 +3,15 @@
 use std::ops::RangeInclusive;
 
 use half::bf16;
-use kd_kernels::families::{add_rms_norm, embed, few_gate, mla_inputs, rms_norm, router, silu_mul};
+use kd_kernels::families::{
+    add_rms_norm, embed, few_gate, few_route, mla_inputs, norm_dense, rms_norm, router, silu_mul,
+};
 use kd_kernels::ranks::Exchange;
 use kd_kernels::{Choice, CudaSlice, KernelError, Stream, TensorMut, TensorRef};
 use kd_moe::gpu::Batch;
 
 use super::CudaError;
-use super::kernels::{FEW_ROWS, Multiply};
+use super::kernels::{FEW_ROWS, Multiply, OneKernels};
 use super::memory::{head, head_mut, part_mut};
 use super::rows::RowState;
 use super::target::CudaTarget;
@@ -33,9 +35,13 @@ pub(crate) struct Pass<'a> {
     pub(crate) rope: TensorRef<'a, f32, 2>,
     pub(crate) products: Multiply<'a>,
     pub(crate) exchange: &'a dyn Exchange,
+    /// Whether a launch may sum and norm for itself what it reads, so that the residual stream between layers is there late.
+    pub(crate) joins: bool,
+    /// The layer whose parts are not yet added to the residual stream.
+    pub(crate) left: Option<usize>,
 }
 
-impl Pass<'_> {
+impl<'a> Pass<'a> {
     /// Embeds `tokens` and norms them for the first layer.
     pub(crate) fn embed(&mut self, ids: TensorRef<'_, i32, 1>) -> Result<(), CudaError> {
         let Self { stream, target, rows, count, exchange, .. } = self;
@@ -64,11 +70,34 @@ impl Pass<'_> {
 
     /// The compressed queries and the rows' own latents, side by side.
     pub(crate) fn joint(&mut self, layer: &DeviceLayer) -> Result<(), CudaError> {
+        if let Some(before) = self.left.take()
+            && let Some(one) = self.target.kernels.one(self.count)
+        {
+            return self.norm_joint(one, before, layer);
+        }
         let Self { stream, target, rows, count, products, .. } = self;
         let (dims, count) = (&target.dims, *count);
         let x = head(stream, &rows.normed, [count, dims.hidden])?;
         let joint = head_mut(stream, &mut rows.joint, [count, dims.joint()])?;
         Ok(products.launch(stream, x, layer.joint.tensor(stream)?, joint)?)
+    }
+
+    /// The same for one row, with the end of layer `before` in front: its parts of the residual stream, and its tap.
+    fn norm_joint(&mut self, one: &OneKernels, before: usize, layer: &DeviceLayer) -> Result<(), CudaError> {
+        let Self { stream, target, rows, count, exchange, .. } = self;
+        let (dims, count, parts) = (&target.dims, *count, 2);
+        let met = exchange.meet(stream, &mut rows.parts, parts * count * dims.hidden, &mut rows.room)?;
+        let args = norm_dense::Args {
+            h: head(stream, &rows.between, [count, dims.hidden])?,
+            parts: TensorRef::new(stream, met, [exchange.parts() * parts, count, dims.hidden])?,
+            gain: head(stream, &layer.input_norm, [dims.hidden])?,
+            eps: dims.eps,
+            w: layer.joint.tensor(stream)?,
+            sum: head_mut(stream, &mut rows.hidden, [count, dims.hidden])?,
+            y: head_mut(stream, &mut rows.joint, [count, dims.joint()])?,
+        };
+        one.norm_dense.launch(stream, Choice::Auto, args)?;
+        self.tap(before)
     }
 
     /// Queries of all heads, not yet rotated, and the rows' own entries in `cache`, at their slots.
@@ -98,16 +127,31 @@ impl Pass<'_> {
     }
 
     /// The values of all heads to what is added to the residual stream.
-    pub(crate) fn attention_output(&mut self, layer: &DeviceLayer) -> Result<(), CudaError> {
+    pub(crate) fn attention_output(&mut self, index: usize, layer: &DeviceLayer) -> Result<(), CudaError> {
+        let alone = self.one_row(index, layer).is_some();
         let Self { stream, target, rows, count, products, .. } = self;
         let values = head(stream, &rows.values, [*count, target.dims.values()])?;
-        let out = head_mut(stream, &mut rows.parts, [*count, target.dims.hidden])?;
+        let to = if alone { &mut rows.attended } else { &mut rows.parts };
+        let out = head_mut(stream, to, [*count, target.dims.hidden])?;
         Ok(products.launch(stream, values, layer.output.tensor(stream)?, out)?)
+    }
+
+    /// The launches for a single row, where they may make the sums and norms around the experts of layer `index`.
+    fn one_row<'l>(&self, index: usize, layer: &'l DeviceLayer) -> Option<(&'a OneKernels, &'l DeviceMoe)> {
+        let DeviceFeedForward::Moe(moe) = &layer.feed_forward else { return None };
+        let followed = index + 1 < self.target.layers.len();
+        self.target.kernels.one(self.count).filter(|_| self.joins && followed).map(|one| (one, &**moe))
     }
 
     /// What follows attention in layer `index`: residual and norm, feed-forward, residual, the norm of what comes next, and
     /// the tap.
     pub(crate) fn finish(&mut self, index: usize, layer: &DeviceLayer) -> Result<(), CudaError> {
+        if let Some((one, moe)) = self.one_row(index, layer) {
+            self.few_route(one, layer, moe)?;
+            self.experts(moe)?;
+            self.left = Some(index);
+            return Ok(());
+        }
         self.reduce_add_norm(1, &layer.post_norm)?;
         let parts = self.feed_forward(layer)?;
         let target = self.target;
@@ -133,6 +177,40 @@ impl Pass<'_> {
                 Ok(2)
             }
         }
+    }
+
+    /// Residual and norm after attention, the row's experts, and the shared expert, to the first part.
+    fn few_route(&mut self, one: &OneKernels, layer: &DeviceLayer, moe: &DeviceMoe) -> Result<(), CudaError> {
+        let Self { stream, target, rows, count, slots, exchange, .. } = self;
+        let (count, dims, experts) = (*count, &target.dims, moe.router.rows);
+        let small = |size: usize| i32::try_from(size).unwrap_or(i32::MAX);
+        let met = exchange.meet(stream, &mut rows.attended, count * dims.hidden, &mut rows.room)?;
+        let args = few_route::Args {
+            h: head(stream, &rows.hidden, [count, dims.hidden])?,
+            parts: TensorRef::new(stream, met, [exchange.parts(), count, dims.hidden])?,
+            gain: head(stream, &layer.post_norm, [dims.hidden])?,
+            eps: dims.eps,
+            w: moe.router.tensor(stream)?,
+            bias: head(stream, &moe.bias, [experts])?,
+            slots: *slots,
+            groups: small(dims.router.groups),
+            top_groups: small(dims.router.top_groups),
+            normalize: i32::from(dims.router.normalize),
+            scaling: dims.router.scaling,
+            gate_up: moe.shared.gate_up.tensor(stream)?,
+            down: moe.shared.down.tensor(stream)?,
+            arrived: head_mut(stream, &mut rows.routing.arrived, [count])?,
+            met: head_mut(stream, &mut rows.routing.met, [2])?,
+            sum: head_mut(stream, &mut rows.between, [count, dims.hidden])?,
+            y: head_mut(stream, &mut rows.normed, [count, dims.hidden])?,
+            scores: head_mut(stream, &mut rows.routing.scores, [count, experts])?,
+            ids: head_mut(stream, &mut rows.routing.ids, [count, dims.router.top_k])?,
+            weights: head_mut(stream, &mut rows.routing.weights, [count, dims.router.top_k])?,
+            gated: head_mut(stream, &mut rows.gated, [count, moe.shared.down.cols])?,
+            shared: head_mut(stream, &mut rows.parts, [count, dims.hidden])?,
+        };
+        one.few_route.launch(stream, Choice::Auto, args)?;
+        Ok(())
     }
 
     /// The shared expert, to the first part, on the side stream.

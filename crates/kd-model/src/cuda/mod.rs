@@ -16,6 +16,7 @@ mod inputs;
 mod kernels;
 mod layer;
 mod memory;
+mod places;
 mod plan;
 mod prefill;
 mod random;
@@ -23,12 +24,13 @@ mod rows;
 mod state;
 mod target;
 mod upload;
+mod walk;
 mod weights;
 
 pub use dims::Dims;
 pub use drafter::{
     BestTokens, Blocks, Committed, ContextRows, CudaDrafter, DeviceLent, DraftDims, DraftInputs, DraftLimits,
-    open_drafter_kernels,
+    SentTokens, open_drafter_kernels,
 };
 pub use error::CudaError;
 pub use fit::Fit;
@@ -39,3 +41,4 @@ pub use random::RandomWeights;
 pub use state::PassState;
 pub use target::{CudaTarget, open_kernels};
 pub use upload::{DeviceMatrix, Uploader};
+pub use walk::Walks;

@@ -152,6 +152,8 @@ impl CudaTarget {
             rope: head(stream, &state.rope, [state.limits.positions(), a.rope])?,
             products: Multiply::Library(products),
             exchange,
+            joins: false,
+            left: None,
         };
         pass.embed(TensorRef::new(stream, inputs.tokens(count)?, [count])?)?;
         let page_rows = state.limits.pages * PAGE_TOKENS;
@@ -194,7 +196,7 @@ impl CudaTarget {
                 pages: part_mut(stream, &mut state.pages, index * page_rows * width, [1, page_rows, width])?,
             };
             self.kernels.commit.launch(stream, Choice::Auto, args)?;
-            pass.attention_output(layer)?;
+            pass.attention_output(index, layer)?;
             pass.finish(index, layer)?;
         }
         let (taps, slots) = (pass.rows.taps.len(), pass.slots);

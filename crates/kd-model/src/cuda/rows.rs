@@ -18,6 +18,10 @@ pub(crate) struct RowState {
     pub(crate) taps: Vec<usize>,
     /// `[rows, hidden]`: the residual stream.
     pub(crate) hidden: CudaSlice<bf16>,
+    /// `[1, hidden]`: the residual stream of a single row between attention and experts, where launches make their own sums.
+    pub(crate) between: CudaSlice<bf16>,
+    /// `[1, hidden]`: what attention adds to it.
+    pub(crate) attended: CudaSlice<bf16>,
     /// `[rows, hidden]`: the residual stream, normed for what comes next.
     pub(crate) normed: CudaSlice<bf16>,
     /// `[rows, q_rank + latent + rope]`
@@ -56,6 +60,8 @@ pub(crate) struct RoutingState {
     pub(crate) weights: CudaSlice<f32>,
     /// Zero between launches.
     pub(crate) arrived: CudaSlice<i32>,
+    /// `[2]`, likewise.
+    pub(crate) met: CudaSlice<i32>,
 }
 
 impl RowState {
@@ -72,6 +78,8 @@ impl RowState {
         let tapped = (taps.len() * rows * hidden).max(1);
         Ok(Self {
             hidden: zeros!(stream, rows * hidden)?,
+            between: zeros!(stream, hidden)?,
+            attended: zeros!(stream, hidden)?,
             normed: zeros!(stream, rows * hidden)?,
             joint: zeros!(stream, rows * dims.joint())?,
             low: zeros!(stream, rows * dims.q_rank)?,
@@ -86,6 +94,7 @@ impl RowState {
                 ids: zeros!(stream, rows * dims.experts.top_k)?,
                 weights: zeros!(stream, rows * dims.experts.top_k)?,
                 arrived: zeros!(stream, rows)?,
+                met: zeros!(stream, 2)?,
             },
             experts: Scratch::new(stream, Plan::new(dims.experts, rows)?)?,
             tapped: zeros!(stream, tapped)?,
@@ -106,7 +115,7 @@ impl RowState {
             + dims.values()
             + 3 * dims.widest();
         let words = dims.experts.experts + 2 * dims.experts.top_k + 1;
-        Ok(rows * (2 * halves + 4 * words) + Plan::new(dims.experts, rows)?.bytes()?)
+        Ok(rows * (2 * halves + 4 * words) + 4 * dims.hidden + 8 + Plan::new(dims.experts, rows)?.bytes()?)
     }
 
     pub(crate) fn download_hidden(&self, stream: &Stream, rows: usize) -> Result<Matrix, CudaError> {

@@ -155,6 +155,7 @@ impl CudaTarget {
         mut watch: Option<(&mut dyn Trace, usize)>,
     ) -> Result<(), CudaError> {
         let (mut pass, mut attention) = tree_pass(stream, self, state, bucket, exchange)?;
+        pass.joins = watch.is_none();
         let tokens = attention.inputs.tokens(bucket.rows)?;
         pass.embed(TensorRef::new(stream, tokens, [bucket.rows])?)?;
         if let Some((trace, rows)) = &mut watch {
@@ -233,23 +234,54 @@ impl CudaTarget {
     /// # Errors
     /// More rows than planned, a refused launch.
     pub fn commit(&self, stream: &Stream, state: &mut PassState, count: usize) -> Result<(), CudaError> {
-        let (dims, limits) = (&self.dims, state.limits);
-        let width = dims.attention.cache_width();
-        let from = || TensorRef::new(stream, state.inputs.moves_from(count)?, [count]);
+        let PassState { inputs, rows, scratch, pages, limits, .. } = state;
+        let from = TensorRef::new(stream, inputs.moves_from(count)?, [count])?;
+        let to = TensorRef::new(stream, inputs.moves_to(count)?, [count])?;
+        self.move_rows(stream, (scratch, pages, rows), *limits, [from, to])
+    }
+
+    /// As [`CudaTarget::commit`], of the roots of the first `streams` streams of the pass: all that a pass without trees commits.
+    /// Row `s` of [`PassState::kept_taps`] has the taps of stream `s`.
+    ///
+    /// # Errors
+    /// More streams than planned, a refused launch.
+    pub fn commit_roots(
+        &self,
+        stream: &Stream,
+        state: &mut PassState,
+        streams: usize,
+    ) -> Result<(), CudaError> {
+        let PassState { inputs, rows, scratch, pages, limits, .. } = state;
+        within("the number of streams of a pass", streams, limits.streams)?;
+        let from = inputs.starts(streams)?.slice(..streams);
+        let from = TensorRef::new(stream, from, [streams])?;
+        let to = TensorRef::new(stream, inputs.roots(streams)?, [streams])?;
+        self.move_rows(stream, (scratch, pages, rows), *limits, [from, to])
+    }
+
+    /// Latents from scratch to pages, and their taps side by side: rows `from` to `to`.
+    pub(crate) fn move_rows(
+        &self,
+        stream: &Stream,
+        (scratch, pages, rows): (&CudaSlice<bf16>, &mut CudaSlice<bf16>, &mut RowState),
+        limits: Limits,
+        [from, to]: [TensorRef<'_, i32, 1>; 2],
+    ) -> Result<(), CudaError> {
+        let (dims, width, [count]) = (&self.dims, self.dims.attention.cache_width(), from.shape());
         let args = commit::Args {
-            scratch: head(stream, &state.scratch, [dims.layers, limits.rows, width])?,
-            from: from()?,
-            to: TensorRef::new(stream, state.inputs.moves_to(count)?, [count])?,
-            pages: head_mut(stream, &mut state.pages, [dims.layers, limits.pages * PAGE_TOKENS, width])?,
+            scratch: head(stream, scratch, [dims.layers, limits.rows, width])?,
+            from,
+            to,
+            pages: head_mut(stream, pages, [dims.layers, limits.pages * PAGE_TOKENS, width])?,
         };
         self.kernels.commit.launch(stream, Choice::Auto, args)?;
-        let RowState { taps, tapped, kept, .. } = &mut state.rows;
+        let RowState { taps, tapped, kept, .. } = rows;
         if taps.is_empty() {
             return Ok(());
         }
         let args = gather_taps::Args {
             taps: head(stream, tapped, [taps.len(), limits.rows, dims.hidden])?,
-            rows: from()?,
+            rows: from,
             y: head_mut(stream, kept, [count, taps.len(), dims.hidden])?,
         };
         self.kernels.gather_taps.launch(stream, Choice::Auto, args)?;

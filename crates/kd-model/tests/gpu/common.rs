@@ -154,7 +154,7 @@ impl<'b> Work<'b> {
         }
     }
 
-    pub(crate) fn write(&self, drafts: &[Draft]) {
+    pub(crate) fn write(&mut self, drafts: &[Draft]) {
         let (tokens, ancestors) = flat(drafts);
         let segments = segments(drafts, &ancestors, &self.tables, &self.committed);
         self.state.inputs.write(&self.both.stream, &tokens, &segments).expect("inputs");

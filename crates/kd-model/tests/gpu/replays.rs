@@ -66,7 +66,7 @@ fn replays_give_the_bits_of_eager_passes() {
             first += draft.tokens.len();
         }
         {
-            let round = locked(&round);
+            let mut round = locked(&round);
             eager.write(&drafts);
             let tokens: Vec<u32> = drafts.iter().flat_map(|draft| draft.tokens.clone()).collect();
             let ancestors: Vec<_> = drafts.iter().map(Draft::ancestors).collect();

@@ -12,7 +12,9 @@ use kd_tensor::Int4Matrix;
 use super::routing::active;
 use super::{Options, ROUTINGS, Report, Row};
 use crate::Expert;
-use crate::gpu::{Batch, DeviceExperts, ExpertKernels, Form, GpuError, Packer, Plan, Scratch, Shape};
+use crate::gpu::{
+    Batch, DeviceExperts, ExpertKernels, Form, GpuError, Packer, Plan, Scratch, Shape, upload_ids,
+};
 
 /// Different experts; the others are their copies.
 const DISTINCT: usize = 4;
@@ -129,7 +131,10 @@ impl Bench {
             bench: self,
             form,
             rows,
-            ids: ids.iter().map(|ids| upload(&self.stream, ids)).collect::<Result<_, _>>()?,
+            ids: ids
+                .iter()
+                .map(|ids| upload_ids(&self.stream, ids, self.shape.top_k))
+                .collect::<Result<_, _>>()?,
             scratch: ids.iter().map(|_| Scratch::new(&self.stream, plan)).collect::<Result<_, _>>()?,
             y: upload(&self.stream, &vec![bf16::ZERO; rows * self.shape.hidden])?,
             found: upload(&self.stream, &[0])?,

@@ -8,10 +8,11 @@ mod measure;
 mod plot;
 mod report;
 mod routing;
+mod targets;
 
 pub use measure::{expert, run, shape};
 pub use plot::svg;
-pub use report::{Peer, Regime, Report, Row, knee, peers};
+pub use report::{Bound, Peer, Regime, Report, Row, knee, peers};
 pub use routing::RoutingKind;
 
 /// Layers of a graph, each with a routing of its own.

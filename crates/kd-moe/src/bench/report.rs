@@ -3,6 +3,7 @@
 use kd_kernels::bench::median;
 use serde_json::{Value, json};
 
+use super::targets::{must, stretch};
 use crate::gpu::Shape;
 
 /// Times of one number of rows, microseconds a layer.
@@ -28,6 +29,9 @@ pub struct Row {
     pub form: &'static str,
 }
 
+/// Share of the read rate from which `expert_read` is a floor.
+const READS: f64 = 0.97;
+
 /// What bounds a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Regime {
@@ -39,6 +43,19 @@ pub enum Regime {
     Saturated,
     /// Products.
     Compute,
+}
+
+/// What most of a layer's time goes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bound {
+    /// Launches, and latencies from one product to the next: reading alone takes much longer than its bytes.
+    Latency,
+    /// Weights: within a tenth of reading alone.
+    Weights,
+    /// Products: more than half of the time is what the tensor cores need.
+    Products,
+    /// Unpacking and the chain from memory to sum inside a warp: nothing else explains the time.
+    Issue,
 }
 
 /// All of a run.
@@ -99,6 +116,24 @@ impl Row {
         }
     }
 
+    /// What bounds it: a guess from the times of this run, where counters would know.
+    pub fn bound(&self) -> Bound {
+        if self.read > 1.3 * self.byte_floor {
+            Bound::Latency
+        } else if self.median() <= 1.1 * self.read {
+            Bound::Weights
+        } else if self.matrix_floor > 0.5 * self.median() {
+            Bound::Products
+        } else {
+            Bound::Issue
+        }
+    }
+
+    /// Microseconds that writing and reading the f32 parts of down would take at `read_rate`, if all went to memory.
+    pub fn parts(&self, shape: &Shape, read_rate: f64) -> f64 {
+        (2 * self.rows * shape.top_k * shape.hidden * size_of::<f32>()) as f64 / read_rate * 1e6
+    }
+
     /// Bytes a second.
     pub fn rate(&self) -> f64 {
         self.bytes / self.median() * 1e6
@@ -123,7 +158,7 @@ impl Report {
     }
 
     /// What a record of the run holds beside its command and machine.
-    pub fn fields(&self) -> Vec<(&'static str, Value)> {
+    pub fn fields(&self, peers: &[Peer]) -> Vec<(&'static str, Value)> {
         let Shape { hidden, width, experts, top_k } = self.shape;
         let row = |row: &Row| {
             let (least, most) = row.spread();
@@ -134,6 +169,8 @@ impl Report {
                 "samples_us": row.layer, "over_floor": row.median() / row.floor(),
                 "us_per_token": row.median() / row.rows as f64, "bytes_per_second": row.rate(),
                 "regime": format!("{:?}", row.regime(experts)).to_lowercase(),
+                "bound": format!("{:?}", row.bound()).to_lowercase(), "parts_us": row.parts(&self.shape, self.read_rate),
+                "read_share": row.byte_floor / row.read, "stretch_us": self.stretch(row), "must_us": must(peers, row.rows),
             })
         };
         vec![
@@ -147,6 +184,11 @@ impl Report {
             ("knee_rows", knee(&self.rows).into()),
             ("rows", self.rows.iter().map(row).collect()),
         ]
+    }
+
+    /// Microseconds of the target, at the floor of this run.
+    fn stretch(&self, row: &Row) -> Option<f64> {
+        stretch(&self.shape, row.rows).map(|ratio| ratio * row.byte_floor)
     }
 
     /// The table for people.
@@ -164,17 +206,19 @@ impl Report {
             self.read_rate / 1e12,
             self.matrix_rate / 1e12,
         );
-        text += "   rows  active      MB    floor     read    first   median     min..max    /floor  us/row   TB/s  regime";
+        text += "   rows  active      MB    floor     read    first   median     min..max    /floor  us/row   TB/s  form    regime      bound     parts  stretch";
+        text += if peers.is_empty() { "" } else { "     must" };
         peers.iter().for_each(|peer| text += &format!("  {:>12}", peer.name));
         for row in &self.rows {
             let ((least, most), median) = (row.spread(), row.median());
             text += &format!(
-                "\n{:>7} {:>7.1} {:>7.0} {:>8.1} {:>8.1} {:>8.1} {:>8.1} {:>6.0}..{:<6.0} {:>6.2} {:>8.2} {:>6.2}  {:<10}",
+                "\n{:>7} {:>7.1} {:>7.0} {:>8.1} {:>8.1}{} {:>7.1} {:>8.1} {:>6.0}..{:<6.0} {:>6.2} {:>8.2} {:>6.2}  {:<6}  {:<10}  {:<8} {:>6.0} {:>8}",
                 row.rows,
                 row.active,
                 row.bytes / 1e6,
                 row.floor(),
                 row.read,
+                if row.byte_floor >= READS * row.read { "*" } else { " " },
                 row.first,
                 median,
                 least,
@@ -182,8 +226,15 @@ impl Report {
                 median / row.floor(),
                 median / row.rows as f64,
                 row.rate() / 1e12,
+                row.form,
                 format!("{:?}", row.regime(experts)).to_lowercase(),
+                format!("{:?}", row.bound()).to_lowercase(),
+                row.parts(&self.shape, self.read_rate),
+                passed(self.stretch(row), median),
             );
+            if !peers.is_empty() {
+                text += &format!(" {:>8}", passed(must(peers, row.rows), median));
+            }
             for peer in peers {
                 let time = peer.times.iter().find(|(rows, _)| *rows == row.rows);
                 let cell = time.map_or_else(String::new, |(_, time)| format!("{:.2}x", time / median));
@@ -194,6 +245,7 @@ impl Report {
             text +=
                 &format!("\nknee at {knee} rows: from there a row costs less than a tenth of a row alone");
         }
+        text += "\n*: expert_read reaches 0.97 of the read rate and is a floor; parts: what the f32 parts of down take if all go to memory; !: missed";
         if self.partial() {
             let scale = self.profile_experts as f64 / experts as f64;
             text += &format!(
@@ -202,6 +254,11 @@ impl Report {
         }
         text + "\n"
     }
+}
+
+/// A limit, with a mark where `time` is over it.
+fn passed(limit: Option<f64>, time: f64) -> String {
+    limit.map_or_else(|| "-".to_owned(), |limit| format!("{limit:.0}{}", if time > limit { "!" } else { "" }))
 }
 
 /// Peers from JSON: an object of objects, `{"name": {"rows": microseconds}}`.
@@ -246,6 +303,10 @@ mod tests {
         use Regime::{Compute, Saturated, Streaming, Transition};
         assert_eq!(regimes, [Streaming, Streaming, Saturated, Transition, Compute]);
         assert_eq!(knee(&rows), Some(64));
+        use Bound::{Issue, Products, Weights};
+        let bounds: Vec<Bound> = rows.iter().map(Row::bound).collect();
+        assert_eq!(bounds, [Issue, Weights, Weights, Issue, Products]);
+        assert_eq!(Row { read: 90.0, ..rows[0].clone() }.bound(), Bound::Latency);
         assert_eq!(rows[1].median(), 1700.0);
     }
 

@@ -7,11 +7,16 @@ use kd_kernels::families::{
 use kd_kernels::{Choice, Int4Ref, Kernels, Stream, TensorMut, TensorRef, Units};
 use kd_tensor::int4::GROUP;
 
-use super::scratch::MANY_SLAB;
+use super::scratch::{MANY_SLAB, MIDDLE_SLAB};
+use super::wgmma::Wgmma;
 use super::{DeviceExperts, GpuError, MOST_ROWS, Scratch, Shape};
 
 /// Most rows of [`Form::Few`].
 const FEW_ROWS: usize = 64;
+
+/// Fewest rows, and least width, that [`Form::Wgmma`] is taken for where there is one: as [`Form::preferred`].
+const WGMMA_ROWS: usize = 768;
+const WGMMA_WIDTH: usize = 256;
 
 /// The loaded kernels of one shape.
 #[derive(Debug)]
@@ -22,10 +27,11 @@ pub struct ExpertKernels {
     gate_up: moe_gate_up::MoeGateUp,
     down: moe_down::MoeDown,
     many: Many,
+    wgmma: Option<Wgmma>,
     combine: moe_combine::MoeCombine,
 }
 
-/// Both products of [`Form::Many`].
+/// Both products of [`Form::Middle`] and [`Form::Many`].
 #[derive(Debug)]
 struct Many {
     gate_up: moe_gate_up_many::MoeGateUpMany,
@@ -40,7 +46,7 @@ pub struct Batch<'a> {
     /// `[rows, hidden]`.
     pub x: TensorRef<'a, bf16, 2>,
     /// `[rows, top_k]`: expert numbers over all ranks; any that is not this rank's (-1 in padded rows) is left out. Those of a
-    /// row differ.
+    /// row differ, as a router's do; from elsewhere they come by [`upload_ids`](super::upload_ids), which refuses others.
     pub ids: TensorRef<'a, i32, 2>,
     /// `[rows, top_k]`.
     pub weights: TensorRef<'a, f32, 2>,
@@ -57,13 +63,17 @@ pub enum Form {
     Narrow,
     /// Units split over the warps of a CTA, which share the rows.
     Wide,
+    /// As many, for fewer rows: up to 32 rows a warp, three CTAs an SM instead of two.
+    Middle,
     /// Blocked in registers: 64 rows of weights and up to 48 rows a warp.
     Many,
+    /// Products of warpgroups, on devices of architecture sm_90a alone.
+    Wgmma,
 }
 
 impl Form {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Few, Self::Narrow, Self::Wide, Self::Many];
+    pub const ALL: [Self; 6] = [Self::Few, Self::Narrow, Self::Wide, Self::Middle, Self::Many, Self::Wgmma];
 
     /// The variant of the two products.
     pub fn name(self) -> &'static str {
@@ -71,7 +81,9 @@ impl Form {
             Self::Few => "few",
             Self::Narrow => "narrow",
             Self::Wide => "wide",
+            Self::Middle => "middle",
             Self::Many => "many",
+            Self::Wgmma => "wgmma",
         }
     }
 
@@ -80,7 +92,8 @@ impl Form {
         match self {
             Self::Few | Self::Narrow => 8,
             Self::Wide => 16,
-            Self::Many => MANY_SLAB as i32,
+            Self::Middle => MIDDLE_SLAB as i32,
+            Self::Many | Self::Wgmma => MANY_SLAB as i32,
         }
     }
 
@@ -93,10 +106,11 @@ impl Form {
     /// (docs/kernels/moe.md).
     fn preferred(rows: usize, width: usize) -> Self {
         match rows {
-            0..=FEW_ROWS if rows * width <= 4096 => Self::Few,
-            0..=128 => Self::Narrow,
-            129..=288 if width <= 256 => Self::Narrow,
-            129..=640 => Self::Wide,
+            0..=FEW_ROWS if rows * width <= 33 * 256 => Self::Few,
+            0..=288 => Self::Narrow,
+            289..=352 if width <= 256 => Self::Narrow,
+            289..=640 if width > 256 => Self::Wide,
+            289..=1280 => Self::Middle,
             _ => Self::Many,
         }
     }
@@ -113,6 +127,7 @@ impl ExpertKernels {
         let (e, t) = (size(shape.experts), size(shape.top_k));
         Ok(Self {
             shape,
+            wgmma: Wgmma::load(kernels, h, i)?,
             many: Many {
                 gate_up: moe_gate_up_many::MoeGateUpMany::load(kernels, moe_gate_up_many::Dims { h, i })?,
                 down: moe_down_many::MoeDownMany::load(kernels, moe_down_many::Dims { h, i })?,
@@ -125,19 +140,29 @@ impl ExpertKernels {
         })
     }
 
-    /// Whether this shape has `form`; all but `Form::Wide` always are, `Form::Few` for up to 64 rows.
+    /// Whether this shape has `form` on this device; all but [`Form::Wide`], [`Form::Middle`] and [`Form::Wgmma`] always are,
+    /// [`Form::Few`] for up to 64 rows.
     pub fn has(&self, form: Form) -> bool {
-        if matches!(form, Form::Few | Form::Many) {
-            return true;
-        }
         let of = |units: &Units| units.iter().any(|unit| unit.variant() == form.name());
-        of(self.gate_up.units()) && of(self.down.units())
+        match form {
+            Form::Few | Form::Many => true,
+            Form::Narrow | Form::Wide => of(self.gate_up.units()) && of(self.down.units()),
+            Form::Middle => of(self.many.gate_up.units()) && of(self.many.down.units()),
+            Form::Wgmma => self.wgmma.is_some(),
+        }
     }
 
     /// The form that `rows` rows are run in unless another is asked for.
     pub fn form(&self, rows: usize) -> Form {
+        if rows >= WGMMA_ROWS && self.shape.width >= WGMMA_WIDTH && self.has(Form::Wgmma) {
+            return Form::Wgmma;
+        }
         let preferred = Form::preferred(rows, self.shape.width);
-        if self.has(preferred) { preferred } else { Form::Narrow }
+        match preferred {
+            _ if self.has(preferred) => preferred,
+            Form::Middle => Form::Many,
+            _ => Form::Narrow,
+        }
     }
 
     /// The shape.
@@ -228,6 +253,7 @@ impl ExpertKernels {
             ids: batch.ids,
             first_expert,
             slab: form.slab(),
+            turned: i32::from(form == Form::Wgmma),
             plan: TensorMut::new(stream, scratch.totals.slice_mut(..4), [4])?,
             entries: TensorMut::new(stream, scratch.entries.slice_mut(..lists * 4), [lists, 4])?,
             rows: TensorMut::new(stream, scratch.rows.slice_mut(..choices), [choices])?,
@@ -241,7 +267,12 @@ impl ExpertKernels {
         };
         self.group.launch(stream, Choice::Auto, group)?;
         match form {
-            Form::Many => self.many.run(stream, experts, scratch, rows)?,
+            Form::Middle | Form::Many => self.many.run(stream, form, experts, scratch, rows)?,
+            Form::Wgmma => {
+                let kernels =
+                    self.wgmma.as_ref().ok_or(GpuError::Form { form: form.name(), shape: self.shape })?;
+                kernels.run(stream, experts, scratch, rows)?;
+            }
             _ => self.run_products(stream, form, experts, scratch, rows)?,
         }
         let combine = moe_combine::Args {
@@ -288,10 +319,11 @@ impl ExpertKernels {
 }
 
 impl Many {
-    /// Both products of `rows` rows, grouped for this form.
+    /// Both products of `rows` rows, grouped for `form`.
     fn run(
         &self,
         stream: &Stream,
+        form: Form,
         experts: &DeviceExperts,
         scratch: &mut Scratch,
         rows: usize,
@@ -299,6 +331,8 @@ impl Many {
         let Shape { hidden, width, top_k, .. } = scratch.plan.shape;
         let (choices, held, lists) = (rows * top_k, experts.shape().experts, scratch.plan.lists());
         let (groups, h_groups) = (hidden / GROUP, width / GROUP);
+        // Slabs of 48 rows have the variants that every shape has, one of them each.
+        let choice = if form == Form::Middle { Choice::Forced(form.name()) } else { Choice::Auto };
         let gate_up = moe_gate_up_many::Args {
             w: Int4Ref::new(stream, experts.gate_up.as_view(), [held, 2 * width, hidden])?,
             x: TensorRef::new(stream, scratch.lifted.slice(..rows * hidden), [rows, hidden])?,
@@ -313,7 +347,7 @@ impl Many {
                 [choices, h_groups],
             )?,
         };
-        self.gate_up.launch(stream, Choice::Auto, gate_up)?;
+        self.gate_up.launch(stream, choice, gate_up)?;
         let down = moe_down_many::Args {
             w: Int4Ref::new(stream, experts.down.as_view(), [held, hidden, width])?,
             h: TensorRef::new(stream, scratch.hidden.slice(..choices * width), [choices, width])?,
@@ -326,7 +360,7 @@ impl Many {
             slabs: TensorRef::new(stream, scratch.entries.slice(..lists * 4), [lists, 4])?,
             parts: TensorMut::new(stream, scratch.parts.slice_mut(..choices * hidden), [choices, hidden])?,
         };
-        self.down.launch(stream, Choice::Auto, down)?;
+        self.down.launch(stream, choice, down)?;
         Ok(())
     }
 }

@@ -3,12 +3,16 @@
 //! [`Experts`](crate::Experts) is the specification. Sums over k are those of fixed segments in their order and a row's
 //! experts are added in the order of its choices, so a row's bits depend neither on how many rows there are nor on which.
 
+mod ids;
 mod layer;
 pub mod layout;
 mod scratch;
 mod weights;
+mod wgmma;
 
+pub use ids::{check_ids, upload_ids};
 pub use layer::{Batch, ExpertKernels, Form};
+pub(crate) use scratch::Ones;
 pub use scratch::{Plan, Scratch};
 pub use weights::{DeviceExperts, Packer};
 
@@ -48,6 +52,22 @@ pub enum GpuError {
         found: usize,
         /// The most.
         limit: usize,
+    },
+    /// A row that chose an expert more than once.
+    #[error("row {row} chose expert {expert} more than once: the choices of a row must differ")]
+    Repeated {
+        /// The row.
+        row: usize,
+        /// The expert.
+        expert: i32,
+    },
+    /// A form that a shape lacks, or the device.
+    #[error("the form `{form}` is not there for experts of {shape:?} on this device: run another")]
+    Form {
+        /// Its name.
+        form: &'static str,
+        /// The layer's.
+        shape: Shape,
     },
     /// An expert of another shape than the layer's.
     #[error("expert {expert} has a {matrix} of {found:?}, but this layer's are {expected:?}")]

@@ -2,14 +2,15 @@
 
 use half::bf16;
 use kd_kernels::selftest::driver;
-use kd_kernels::{CudaSlice, Stream};
+use kd_kernels::{CudaSlice, DeviceRepr, Stream, ValidAsZeroBits};
 use kd_tensor::int4::GROUP;
 
 use super::layout::UNIT_ROWS;
 use super::{GpuError, MOST_ROWS, Shape};
 
-/// Rows of a slab in the form for many rows.
+/// Rows of a slab in the forms for many rows.
 pub(super) const MANY_SLAB: usize = 48;
+pub(super) const MIDDLE_SLAB: usize = 32;
 
 /// Experts with rows, their cost, and what has been drawn of each product.
 const TOTALS: usize = 4;
@@ -40,6 +41,28 @@ pub struct Scratch {
     pub(super) parts: CudaSlice<f32>,
     /// Counts of arrivals, 0 between runs.
     pub(super) arrived: CudaSlice<i32>,
+}
+
+/// Elements that are copied at once.
+const PIECE: usize = 1 << 20;
+
+/// What [`Scratch::spoil`] copies from.
+#[derive(Debug)]
+pub(crate) struct Ones {
+    ints: CudaSlice<i32>,
+    halves: CudaSlice<bf16>,
+    floats: CudaSlice<f32>,
+}
+
+impl Ones {
+    pub(crate) fn new(stream: &Stream) -> Result<Self, GpuError> {
+        let cuda = stream.cuda();
+        Ok(Self {
+            ints: cuda.clone_htod(&vec![-1; PIECE]).map_err(driver)?,
+            halves: cuda.clone_htod(&vec![bf16::from_bits(u16::MAX); PIECE]).map_err(driver)?,
+            floats: cuda.clone_htod(&vec![f32::from_bits(u32::MAX); PIECE]).map_err(driver)?,
+        })
+    }
 }
 
 /// Elements of each array of a scratch.
@@ -85,9 +108,9 @@ impl Plan {
         self.shape.hidden / UNIT_ROWS + 2
     }
 
-    /// Entries of the list of experts, or of slabs in the form for many rows: each expert may have one that is not full.
+    /// Entries of the list of experts, or of slabs in the forms for many rows: each expert may have one that is not full.
     pub(super) fn lists(&self) -> usize {
-        self.shape.experts + self.rows * self.shape.top_k / MANY_SLAB
+        self.shape.experts + self.rows * self.shape.top_k / MIDDLE_SLAB
     }
 
     fn sizes(&self) -> Result<Sizes, GpuError> {
@@ -100,7 +123,7 @@ impl Plan {
         };
         let choices = product(self.rows, top_k)?;
         Ok(Sizes {
-            entries: product(product(experts, 1)?.saturating_add(choices / MANY_SLAB), 4)?,
+            entries: product(product(experts, 1)?.saturating_add(choices / MIDDLE_SLAB), 4)?,
             choices,
             lifted: product(self.rows, hidden)?,
             hidden: product(choices, width)?,
@@ -127,18 +150,9 @@ impl Scratch {
     /// before it is written is a NaN or no index, and one written where it must not be shows.
     pub(crate) fn with_guard(stream: &Stream, plan: Plan, guard: usize) -> Result<Self, GpuError> {
         let sizes = plan.sizes()?;
-        let ints = |count: usize| match guard {
-            0 => stream.cuda().alloc_zeros(count).map_err(driver),
-            _ => stream.cuda().clone_htod(&vec![-1i32; count + guard]).map_err(driver),
-        };
-        let halves = |count: usize| match guard {
-            0 => stream.cuda().alloc_zeros(count).map_err(driver),
-            _ => stream.cuda().clone_htod(&vec![bf16::from_bits(u16::MAX); count + guard]).map_err(driver),
-        };
-        let floats = |count: usize| match guard {
-            0 => stream.cuda().alloc_zeros(count).map_err(driver),
-            _ => stream.cuda().clone_htod(&vec![f32::from_bits(u32::MAX); count + guard]).map_err(driver),
-        };
+        let ints = |count: usize| filled(stream, count, guard, -1i32);
+        let halves = |count: usize| filled(stream, count, guard, bf16::from_bits(u16::MAX));
+        let floats = |count: usize| filled(stream, count, guard, f32::from_bits(u32::MAX));
         Ok(Self {
             plan,
             totals: ints(TOTALS)?,
@@ -155,6 +169,21 @@ impl Scratch {
                 .clone_htod(&[vec![0; plan.counts()], vec![-1; guard]].concat())
                 .map_err(driver)?,
         })
+    }
+
+    /// Makes everything but counts as [`Scratch::with_guard`] left it, in stream order: a run that finds what it should have written
+    /// itself, from a run before it, shows. Safe to capture.
+    pub(crate) fn spoil(&mut self, stream: &Stream, ones: &Ones) -> Result<(), GpuError> {
+        for ints in [&mut self.entries, &mut self.rows, &mut self.places] {
+            repeat(stream, &ones.ints, ints)?;
+        }
+        for halves in [&mut self.lifted, &mut self.hidden] {
+            repeat(stream, &ones.halves, halves)?;
+        }
+        for floats in [&mut self.starts, &mut self.hidden_starts, &mut self.parts] {
+            repeat(stream, &ones.floats, floats)?;
+        }
+        Ok(())
     }
 
     /// Whether no count of arrivals is left over from a run.
@@ -188,6 +217,35 @@ impl Scratch {
     }
 }
 
+/// `count` zeros, or with a guard `count + guard` times `value`.
+fn filled<T: DeviceRepr + ValidAsZeroBits + Copy>(
+    stream: &Stream,
+    count: usize,
+    guard: usize,
+    value: T,
+) -> Result<CudaSlice<T>, GpuError> {
+    let mut all = stream.cuda().alloc_zeros(count + guard).map_err(driver)?;
+    if guard > 0 {
+        let some = stream.cuda().clone_htod(&vec![value; PIECE.min(count + guard)]).map_err(driver)?;
+        repeat(stream, &some, &mut all)?;
+    }
+    Ok(all)
+}
+
+/// Copies `some` to all of `to`, again and again: on the device, as these arrays are large.
+fn repeat<T: DeviceRepr>(
+    stream: &Stream,
+    some: &CudaSlice<T>,
+    to: &mut CudaSlice<T>,
+) -> Result<(), GpuError> {
+    for start in (0..to.len()).step_by(some.len().max(1)) {
+        let end = to.len().min(start + some.len());
+        let copied = stream.cuda().memcpy_dtod(&some.slice(..end - start), &mut to.slice_mut(start..end));
+        copied.map_err(driver)?;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -200,7 +258,7 @@ mod tests {
         let per_row = 8 * 4 * 2 + 7168 * 2 + 224 * 4 + 8 * (256 * 2 + 8 * 4 + 7168 * 4);
         assert_eq!(bytes(1), 16 + 384 * 16 + 226 * 4 + per_row);
         // And a list of the slabs that are full.
-        assert_eq!(bytes(4096), 16 + (384 + 4096 * 8 / 48) * 16 + 226 * 4 + 4096 * per_row);
+        assert_eq!(bytes(4096), 16 + (384 + 4096 * 8 / 32) * 16 + 226 * 4 + 4096 * per_row);
     }
 
     /// Fault marlin.md §9 row 3: a size that cannot be is refused, not cut.

@@ -3,6 +3,7 @@
 mod case;
 mod forms;
 mod layer;
+mod noise;
 mod replays;
 mod routings;
 
@@ -18,7 +19,9 @@ use routings::{PATTERNS, spread};
 
 /// A unit of every form: its only one, or the first product.
 fn forms(kernels: &Kernels) -> impl Iterator<Item = &Row> {
-    ["moe_few", "moe_gate_up", "moe_gate_up_many"].into_iter().flat_map(|family| units(kernels, family))
+    ["moe_few", "moe_gate_up", "moe_gate_up_many", "moe_gate_up_wgmma"]
+        .into_iter()
+        .flat_map(|family| units(kernels, family))
 }
 
 /// Every form at `rows` rows that choose at random.

@@ -11,11 +11,14 @@ use crate::pool::lock;
 
 /// How long a rank looks for the others before it sleeps.
 const WATCH: Duration = Duration::from_micros(100);
+/// Looks before it lets the system run others, one of which it may be waiting for: some microseconds.
+const LOOKS: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Call {
     Reduce,
     Gather,
+    GatherRows,
 }
 
 #[derive(Debug)]
@@ -74,6 +77,12 @@ impl Exchange {
     /// Waits for a sign after number `signs`: at first awake, in case the others are near.
     fn wait<'a>(&'a self, state: MutexGuard<'a, State>, signs: usize) -> MutexGuard<'a, State> {
         drop(state);
+        for _ in 0..LOOKS {
+            if self.signs.load(Ordering::Acquire) != signs {
+                break;
+            }
+            std::hint::spin_loop();
+        }
         let started = Instant::now();
         while self.signs.load(Ordering::Acquire) == signs && started.elapsed() < WATCH {
             // The rank that this one waits for may need this very processor.
@@ -112,7 +121,8 @@ impl<'a> Member<'a> {
         let first = &parts[0];
         let fits = |part: &Part| {
             let columns = first.call == Call::Gather || part.matrix.cols() == first.matrix.cols();
-            part.call == first.call && part.matrix.rows() == first.matrix.rows() && columns
+            let rows = first.call == Call::GatherRows || part.matrix.rows() == first.matrix.rows();
+            part.call == first.call && rows && columns
         };
         match parts.iter().position(|part| !fits(part)) {
             None => Ok(parts),
@@ -129,6 +139,7 @@ impl Part {
         let name = match self.call {
             Call::Reduce => "all_reduce",
             Call::Gather => "all_gather",
+            Call::GatherRows => "all_gather_rows",
         };
         format!("{name} [{}, {}]", self.matrix.rows(), self.matrix.cols())
     }
@@ -153,6 +164,11 @@ impl Collective for Member<'_> {
     fn all_gather(&self, part: Matrix) -> Result<Matrix, CollectiveError> {
         let parts = self.meet(Call::Gather, part)?;
         Ok(Matrix::beside(&parts.iter().map(|part| &part.matrix).collect::<Vec<_>>()))
+    }
+
+    fn all_gather_rows(&self, part: Matrix) -> Result<Matrix, CollectiveError> {
+        let parts = self.meet(Call::GatherRows, part)?;
+        Ok(Matrix::below(&parts.iter().map(|part| &part.matrix).collect::<Vec<_>>()))
     }
 }
 

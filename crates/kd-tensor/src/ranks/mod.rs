@@ -35,6 +35,12 @@ pub trait Collective {
     /// # Errors
     /// As [`Collective::all_reduce`].
     fn all_gather(&self, part: Matrix) -> Result<Matrix, CollectiveError>;
+
+    /// The rows of all ranks one after the other, in order of rank. The parts have equally many columns.
+    ///
+    /// # Errors
+    /// As [`Collective::all_reduce`].
+    fn all_gather_rows(&self, part: Matrix) -> Result<Matrix, CollectiveError>;
 }
 
 /// Why ranks cannot go on together.
@@ -60,7 +66,8 @@ pub enum CollectiveError {
 }
 
 /// The only rank: every sum and every list is its own part.
-struct Alone;
+#[derive(Debug, Clone, Copy)]
+pub struct Alone;
 
 impl Collective for Alone {
     fn rank(&self) -> usize {
@@ -76,6 +83,10 @@ impl Collective for Alone {
     }
 
     fn all_gather(&self, part: Matrix) -> Result<Matrix, CollectiveError> {
+        Ok(part)
+    }
+
+    fn all_gather_rows(&self, part: Matrix) -> Result<Matrix, CollectiveError> {
         Ok(part)
     }
 }
@@ -114,7 +125,8 @@ impl Pool {
     /// A rank that ends early does not hang the others: their collectives fail. The first panic is passed on.
     ///
     /// # Panics
-    /// If there are not as many items as ranks. `work` must not call this again for the same pool.
+    /// If there are not as many items as ranks. `work` must not call this again for the same pool: the rank's
+    /// own thread panics.
     pub fn each_rank<T: Send, R: Send>(
         &self,
         items: Vec<T>,
@@ -124,11 +136,36 @@ impl Pool {
         let Some(division) = &self.division else {
             return items.into_iter().map(|item| work(&Alone, self, item)).collect();
         };
+        division.leaders.meet(items, |member, item| work(member, &division.shares[member.rank()], item))
+    }
+
+    /// Runs `work` for every item at once, each on one of the pool's threads, and returns the results in order. The items
+    /// meet as ranks do. A single item gets the whole pool, several a pool of one thread each.
+    ///
+    /// # Panics
+    /// If there are more items than threads. A panic in `work` is passed on. If several items are given by a task of the pool
+    /// ([`Pool::is_running_this_thread`]): its threads are taken.
+    pub fn in_parts<T: Send, R: Send>(
+        &self,
+        mut items: Vec<T>,
+        work: impl Fn(&dyn Collective, &Pool, T) -> R + Sync + Send,
+    ) -> Vec<R> {
+        if items.len() <= 1 {
+            return items.pop().map(|item| work(&Alone, self, item)).into_iter().collect();
+        }
+        self.meet(items, |member, item| work(member, &Self::single(), item))
+    }
+
+    fn meet<T: Send, R: Send>(
+        &self,
+        items: Vec<T>,
+        work: impl Fn(&dyn Collective, T) -> R + Sync + Send,
+    ) -> Vec<R> {
         let exchange = Exchange::new(items.len());
         let results: Vec<Mutex<Option<R>>> = items.iter().map(|_| Mutex::new(None)).collect();
-        division.leaders.all_at_once(items.into_iter().enumerate().collect(), |(rank, item)| {
+        self.all_at_once(items.into_iter().enumerate().collect(), |(rank, item)| {
             let member = Member::new(&exchange, rank);
-            let result = work(&member, &division.shares[rank], item);
+            let result = work(&member, item);
             *lock(&results[rank]) = Some(result);
         });
         let results = results.into_iter().map(|r| r.into_inner().ok().flatten());

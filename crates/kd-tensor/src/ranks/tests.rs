@@ -71,6 +71,54 @@ fn gathered_columns_stand_in_order_of_rank() {
 }
 
 #[test]
+fn gathered_rows_stand_in_order_of_rank() {
+    // Rank r brings r rows: the first none.
+    let gathered = ranks(&pool(1, 4), |group, rank| {
+        group.all_gather_rows(matrix(rank, 2, |i| (10 * rank + i) as f32)).unwrap()
+    });
+    let all = [10.0, 11.0, 20.0, 21.0, 22.0, 23.0, 30.0, 31.0, 32.0, 33.0, 34.0, 35.0];
+    assert_eq!(gathered, vec![Matrix::from_vec(6, 2, all.to_vec()).unwrap(); 4]);
+}
+
+#[test]
+fn parts_meet_on_the_threads_of_the_pool() {
+    for (threads, parts) in [(1, 1), (3, 1), (2, 2), (4, 3)] {
+        let pool = pool(threads, 1);
+        for _ in 0..50 {
+            let seen = pool.in_parts((0..parts).collect(), |group, own, item| {
+                assert_eq!((group.rank(), group.ranks()), (item, parts));
+                let all = group.all_gather_rows(matrix(1, 1, |_| item as f32)).unwrap();
+                (own.threads(), all.data().to_vec())
+            });
+            let own = if parts == 1 { threads } else { 1 };
+            assert_eq!(seen, vec![(own, (0..parts).map(|i| i as f32).collect::<Vec<_>>()); parts]);
+        }
+    }
+}
+
+/// It cannot have the threads of the region that it is part of, and waited for them for ever.
+#[test]
+fn a_task_that_asks_for_parts_of_its_own_pool_does_not_hang() {
+    let (pool, other) = (pool(2, 1), pool(2, 1));
+    let met = |pool: &Pool| {
+        let parts = pool.in_parts(vec![(), ()], |group, _, ()| group.all_reduce(matrix(1, 1, |_| 1.0)));
+        parts == vec![Ok(matrix(1, 1, |_| 2.0)); 2]
+    };
+    let caught = catch_unwind(AssertUnwindSafe(|| {
+        pool.for_each(vec![(), ()], |()| {
+            assert!(pool.is_running_this_thread() && !other.is_running_this_thread());
+            assert!(met(&other), "the threads of another pool can be had");
+            assert_eq!(pool.in_parts(vec![7], |group, _, item| (group.ranks(), item)), [(1, 7)]);
+            met(&pool);
+        });
+    }));
+    let payload = caught.expect_err("the panic is passed on");
+    let message = payload.downcast_ref::<String>().expect("a message");
+    assert!(message.contains("a task of the pool asks for 2 of its threads"), "{message}");
+    assert!(!pool.is_running_this_thread() && met(&pool), "the pool lives on");
+}
+
+#[test]
 fn every_rank_has_its_share_of_the_threads() {
     for (threads, n, share) in [(1, 4, 1), (4, 2, 2), (7, 2, 3), (3, 1, 3)] {
         let pool = pool(threads, n);
@@ -144,6 +192,8 @@ fn ranks_that_do_not_run_the_same_pass_all_hear_of_it() {
     assert_eq!(shapes, mismatch("all_reduce [2, 2]", "all_reduce [2, 1]"));
     let rows = ranks(&pool, |group, rank| group.all_gather(matrix(2 - rank % 2, 5, |_| 1.0)));
     assert_eq!(rows, mismatch("all_gather [1, 5]", "all_gather [2, 5]"));
+    let below = ranks(&pool, |group, rank| group.all_gather_rows(matrix(3, 2 - rank % 2, |_| 1.0)));
+    assert_eq!(below, mismatch("all_gather_rows [3, 1]", "all_gather_rows [3, 2]"));
     let calls = ranks(&pool, |group, rank| {
         let part = matrix(1, 1, |_| 1.0);
         if rank == 1 { group.all_gather(part) } else { group.all_reduce(part) }

@@ -80,28 +80,36 @@ fn largest<L: Lanes>(lanes: L, v: L::V) -> f32 {
 
 /// `Σ e^(x − max)` over all `x` that are not NaN, none above `max`, which is finite.
 pub fn exp_sum(x: &[f32], max: f32) -> f64 {
-    struct ExpSum<'a>(&'a [f32], f32);
-    impl Kernel for ExpSum<'_> {
-        type Output = f64;
-        #[inline(always)]
-        fn run<L: Lanes>(self, lanes: L) -> f64 {
-            let (none, max) = (lanes.splat(f32::NEG_INFINITY), lanes.splat(self.1));
-            let term = |x| exp(lanes, lanes.sub(lanes.max(x, none), max));
-            // Lanes sum up a few terms each, their totals are summed in f64.
-            let mut total = 0.0;
-            for block in self.0.chunks(16 * LANES) {
-                let (chunks, rest) = block.as_chunks();
-                let mut sum = lanes.splat(0.0);
-                for chunk in chunks {
-                    sum = lanes.add(sum, term(lanes.load(chunk)));
-                }
-                total +=
-                    f64::from(joined(lanes, lanes.add(sum, term(lanes.load_part(rest, f32::NEG_INFINITY)))));
-            }
-            total
-        }
-    }
     Level::best().run(ExpSum(x, max))
+}
+
+pub(super) struct ExpSum<'a>(pub(super) &'a [f32], pub(super) f32);
+
+impl Kernel for ExpSum<'_> {
+    type Output = f64;
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, lanes: L) -> f64 {
+        let (none, max) = (lanes.splat(f32::NEG_INFINITY), lanes.splat(self.1));
+        // A macro: the compiler leaves a closure that is used twice a function of its own, without the instruction set.
+        macro_rules! term {
+            ($x:expr) => {
+                exp(lanes, lanes.sub(lanes.max($x, none), max))
+            };
+        }
+        // Lanes sum up a few terms each, their totals are summed in f64.
+        let mut total = 0.0;
+        for block in self.0.chunks(16 * LANES) {
+            let (chunks, rest) = block.as_chunks();
+            let mut sum = lanes.splat(0.0);
+            for chunk in chunks {
+                sum = lanes.add(sum, term!(lanes.load(chunk)));
+            }
+            let edge = term!(lanes.load_part(rest, f32::NEG_INFINITY));
+            total += f64::from(joined(lanes, lanes.add(sum, edge)));
+        }
+        total
+    }
 }
 
 /// `gate = silu(gate) · up` element by element, `silu(z) = z / (1 + e^−z)`, over the shorter of the two.

@@ -48,41 +48,64 @@ impl<W: PlainRows + ?Sized> Kernel for Mix<'_, '_, W> {
 
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) {
-        let mut done = 0;
-        while done < self.out.len() {
-            let a = &self.coefficients[done..];
-            let out = &mut self.out[done..];
-            // A chunk is two vectors wide, so there are a third as many rows of them as a tile has sums.
-            done += if L::VECTORS >= 32 && out.len() >= 8 {
-                mix_rows::<L, _, 8>(lanes, a, self.w, out)
-            } else if L::VECTORS >= 32 && out.len() >= 4 {
-                mix_rows::<L, _, 4>(lanes, a, self.w, out)
-            } else if out.len() >= 2 {
-                mix_rows::<L, _, 2>(lanes, a, self.w, out)
-            } else {
-                mix_rows::<L, _, 1>(lanes, a, self.w, out)
-            };
+        let widest = if L::VECTORS >= 32 { 12 } else { 2 };
+        let (mut done, chunks) = (0, self.out.len().div_ceil(widest));
+        for chunk in 0..chunks {
+            // Chunks of about one height: a low one would wait for its own sums.
+            let count = (self.out.len() - done).div_ceil(chunks - chunk);
+            let a = &self.coefficients[done..done + count];
+            let (w, out) = (self.w, &mut self.out[done..done + count]);
+            macro_rules! strip {
+                ($($rows:literal)*) => {
+                    match count {
+                        $($rows if widest >= $rows => lanes.apart(Strip::<W, $rows> { a, w, out }),)*
+                        _ => lanes.apart(Strip::<W, 1> { a, w, out }),
+                    }
+                };
+            }
+            strip!(12 11 10 9 8 7 6 5 4 3 2);
+            done += count;
         }
     }
 }
 
-/// The first `N` rows of `out`. Returns `N`.
+/// `N` rows of the result.
+struct Strip<'a, 'o, W: ?Sized, const N: usize> {
+    a: &'a [&'a [f32]],
+    w: &'a W,
+    out: &'a mut [&'o mut [f32]],
+}
+
+impl<W: PlainRows + ?Sized, const N: usize> Kernel for Strip<'_, '_, W, N> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<L: Lanes>(self, lanes: L) {
+        mix_rows::<L, W, N>(lanes, self.a, self.w, self.out);
+    }
+}
+
+/// `N` rows of `out`.
 #[inline(always)]
 fn mix_rows<L: Lanes, W: PlainRows + ?Sized, const N: usize>(
     lanes: L,
     a: &[&[f32]],
     w: &W,
     out: &mut [&mut [f32]],
-) -> usize {
+) {
     let mut coefficients: [&[f32]; N] = [&[]; N];
     for (to, a) in coefficients.iter_mut().zip(a) {
         *to = a;
     }
     let (width, mut start) = (out[0].len(), 0);
-    // A row or two by themselves wait for their own sums, so they take four chunks at a time.
+    // Few rows by themselves wait for their own sums, so they take several chunks at a time.
     while N <= 2 && L::VECTORS >= 32 && start + 4 * CHUNK <= width {
         whole::<L, W, N, 4>(lanes, coefficients, w, out, start / CHUNK);
         start += 4 * CHUNK;
+    }
+    while N <= 5 && L::VECTORS >= 32 && start + 2 * CHUNK <= width {
+        whole::<L, W, N, 2>(lanes, coefficients, w, out, start / CHUNK);
+        start += 2 * CHUNK;
     }
     while start + CHUNK <= width {
         whole::<L, W, N, 1>(lanes, coefficients, w, out, start / CHUNK);
@@ -110,7 +133,6 @@ fn mix_rows<L: Lanes, W: PlainRows + ?Sized, const N: usize>(
             out[m][start..].copy_from_slice(&edges[m].as_flattened()[..width - start]);
         }
     }
-    N
 }
 
 /// `P` whole chunks of `N` rows from chunk `first` on.

@@ -4,22 +4,22 @@ use half::bf16;
 
 pub(crate) use super::lanes::LANES;
 use super::lanes::Words;
-use crate::buffer::Buffer;
 use crate::int4::{CODES_PER_WORD, GROUP};
+use crate::lasting::Lasting;
 
 /// bf16 weights: for each pair of columns a vector of words, a word a row. Missing rows and columns are zero.
 #[derive(Debug)]
 pub(crate) struct DenseTiles {
     pub(super) cols: usize,
     /// `[tiles][pairs of columns]` vectors.
-    words: Buffer,
+    words: Lasting,
 }
 
 impl DenseTiles {
     /// Of `rows` rows of `cols` weights.
     pub(crate) fn new<'a>(rows: usize, cols: usize, row: impl Fn(usize) -> &'a [bf16]) -> Self {
         let pairs = cols.div_ceil(2);
-        let mut words = Buffer::lasting(rows.div_ceil(LANES) * pairs * LANES);
+        let mut words = Lasting::zeros(rows.div_ceil(LANES) * pairs * LANES);
         for (tile, out) in vectors_mut(&mut words).chunks_exact_mut(pairs.max(1)).enumerate() {
             for (lane, r) in (tile * LANES..rows.min((tile + 1) * LANES)).enumerate() {
                 for (out, pair) in out.iter_mut().zip(row(r).chunks(2)) {
@@ -47,9 +47,9 @@ impl DenseTiles {
 pub(crate) struct CodeTiles {
     pub(super) groups: usize,
     /// `[tiles][groups][4]` vectors.
-    words: Buffer,
+    words: Lasting,
     /// `[tiles][groups][16]`.
-    scales: Vec<[bf16; LANES]>,
+    scales: Lasting,
 }
 
 impl CodeTiles {
@@ -61,10 +61,12 @@ impl CodeTiles {
     ) -> Self {
         const WORDS: usize = GROUP / CODES_PER_WORD;
         let tiles = rows.div_ceil(LANES);
-        let mut words = Buffer::lasting(tiles * groups * WORDS * LANES);
-        let mut scales = vec![[bf16::ZERO; LANES]; tiles * groups];
+        let mut words = Lasting::zeros(tiles * groups * WORDS * LANES);
+        let mut scales = Lasting::zeros(tiles * groups * LANES / 2);
         let out = vectors_mut(&mut words).chunks_exact_mut((WORDS * groups).max(1));
-        for (tile, (words, scales)) in out.zip(scales.chunks_exact_mut(groups.max(1))).enumerate() {
+        for (tile, (words, scales)) in
+            out.zip(scale_lines_mut(&mut scales).chunks_exact_mut(groups.max(1))).enumerate()
+        {
             for (lane, r) in (tile * LANES..rows.min((tile + 1) * LANES)).enumerate() {
                 let (codes, own) = row(r);
                 words.iter_mut().zip(codes).for_each(|(out, &codes)| out[lane] = by_bytes(codes as u32));
@@ -78,7 +80,8 @@ impl CodeTiles {
     #[inline(always)]
     pub(super) fn tile(&self, tile: usize) -> (&[[Words; 4]], &[[bf16; LANES]]) {
         let groups = vectors(&self.words).as_chunks().0;
-        (&groups[tile * self.groups..][..self.groups], &self.scales[tile * self.groups..][..self.groups])
+        let scales: &[[bf16; LANES]] = bytemuck::cast_slice(&self.scales);
+        (&groups[tile * self.groups..][..self.groups], &scales[tile * self.groups..][..self.groups])
     }
 }
 
@@ -91,12 +94,16 @@ fn by_bytes(codes: u32) -> u32 {
     spread(codes & 0xffff) | spread(codes >> 16) << 4
 }
 
-fn vectors(buffer: &Buffer) -> &[Words] {
-    bytemuck::cast_slice(buffer)
+fn vectors(memory: &[f32]) -> &[Words] {
+    bytemuck::cast_slice(memory)
 }
 
-fn vectors_mut(buffer: &mut Buffer) -> &mut [[u32; LANES]] {
-    bytemuck::cast_slice_mut(buffer)
+fn vectors_mut(memory: &mut [f32]) -> &mut [[u32; LANES]] {
+    bytemuck::cast_slice_mut(memory)
+}
+
+fn scale_lines_mut(memory: &mut [f32]) -> &mut [[bf16; LANES]] {
+    bytemuck::cast_slice_mut(memory)
 }
 
 #[cfg(test)]

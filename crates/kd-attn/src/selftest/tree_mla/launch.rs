@@ -218,6 +218,7 @@ impl Pass {
         let args = tree_mla::Args {
             q: TensorRef::new(stream, self.queries.view(), [rows, heads, key])?,
             pages: TensorRef::new(stream, self.pages.as_view(), [pages, PAGE_TOKENS, key])?,
+            entries: TensorRef::new(stream, self.pages.as_view(), [pages * PAGE_TOKENS, key])?,
             table: TensorRef::new(stream, self.tables[copy].view(), [streams, table])?,
             starts: TensorRef::new(stream, self.starts.view(), [streams + 1])?,
             committed: TensorRef::new(stream, self.committed.view(), [streams])?,

@@ -36,7 +36,7 @@ pub(in crate::bench) fn run(args: &BenchMoeArgs, gpu: &Gpu, peers: &[Peer]) -> a
     let mut record =
         Record::on("one layer of INT4 experts, grouping to combine", machine(&gpu.device, &gpu.kernels));
     record.set("profile", gpu.profile.as_str());
-    report.fields().into_iter().for_each(|(key, value)| record.set(key, value));
+    report.fields(peers).into_iter().for_each(|(key, value)| record.set(key, value));
     let out = args.on.out.out.as_deref();
     record.write(out)?;
     draw(out, &svg(&report, peers))

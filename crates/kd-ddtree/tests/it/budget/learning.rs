@@ -54,6 +54,19 @@ fn short_answers_one_after_another_come_to_draft() {
     }
 }
 
+/// Who drafts ahead of a decision seldom does so for nothing, and seldom waits for one.
+#[test]
+fn most_drafts_are_foretold_and_few_in_vain() {
+    for streams in [1, 4] {
+        let mut sim = Sim::new(CONCAVE, GOOD, Policy::auto());
+        sim.run(streams, 3000);
+        let ([drafted, not], counts) = (sim.foretold, counts(&sim));
+        assert!(counts.drafted > 1000, "{streams} streams: {counts:?}");
+        assert!(50 * not <= drafted, "{streams} streams: {not} of {} were not drafted", drafted + not);
+        assert!(10 * drafted >= 8 * counts.drafted, "{streams} streams: {drafted} of {counts:?}");
+    }
+}
+
 /// Streams are put in order whenever their plan is reviewed, and only then.
 #[test]
 fn streams_are_in_order_when_they_are_reviewed() {

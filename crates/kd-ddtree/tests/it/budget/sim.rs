@@ -117,6 +117,9 @@ pub(crate) struct Sim {
     pub(crate) sizes: BTreeSet<usize>,
     pub(crate) tokens: f64,
     pub(crate) seconds: f64,
+    /// Rounds that were said to draft before the one in front was run: those that did, and those that did not.
+    pub(crate) foretold: [u64; 2],
+    goes_on: bool,
 }
 
 /// A stream as the engine knows it.
@@ -150,6 +153,8 @@ impl Sim {
             sizes: BTreeSet::new(),
             tokens: 0.0,
             seconds: 0.0,
+            foretold: [0; 2],
+            goes_on: false,
         }
     }
 
@@ -238,6 +243,9 @@ impl Sim {
                     candidates: &candidates,
                 };
                 let decided = allocator.plan(&load);
+                if std::mem::replace(&mut self.goes_on, allocator.goes_on(&decided)) {
+                    self.foretold[usize::from(decided.drafters == 0)] += 1;
+                }
                 let drafters: Vec<usize> = candidates[..decided.drafters].iter().map(|c| c.id).collect();
                 let mut scorers: Vec<Calibrated<'_>> =
                     drafters.iter().map(|&s| allocator.scorer(&self.streams[s].record, &all[s])).collect();
@@ -293,6 +301,7 @@ impl Sim {
             read_tokens,
             read: self.disturbed(read),
             draft: self.disturbed(draft),
+            overlapped: false,
             verify: self.disturbed(verify),
             promised,
             accepted: accepted as f64,

@@ -55,7 +55,7 @@ pub struct Blocks<'a> {
     pub starts: CudaView<'a, i32>,
     /// The newest token of each stream, whose context is not there yet.
     pub bonus: CudaView<'a, i32>,
-    /// Pages of each stream, `[streams, stream_pages]`.
+    /// Pages of each stream, `[streams, pages]`, for as many pages each as any stream has or more.
     pub table: CudaView<'a, i32>,
 }
 

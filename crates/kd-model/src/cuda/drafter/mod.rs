@@ -24,7 +24,7 @@ use kd_tensor::Matrix;
 
 pub use dims::DraftDims;
 pub use inputs::{Blocks, Committed, ContextRows, DraftInputs, DraftLimits};
-pub use rows::BestTokens;
+pub use rows::{BestTokens, SentTokens};
 
 use super::error::within;
 use super::memory::{download_f32, head, head_mut, part};

@@ -111,7 +111,7 @@ impl Pass<'_> {
             q: head(stream, &memory.queries, [s, b, q, d])?,
             own: head(stream, &memory.own, [s, b, 2, n, d])?,
             cache: part(stream, &memory.cache, index * entries, [limits.pages, PAGE_TOKENS, 2, n, d])?,
-            table: TensorRef::new(stream, blocks.table.slice(..), [s, limits.stream_pages])?,
+            table: TensorRef::new(stream, blocks.table.slice(..), [s, blocks.table.len() / s.max(1)])?,
             starts: starts()?,
             window,
             causal: i32::from(layer.causal),

@@ -1,6 +1,11 @@
 //! From the best tokens of each row, as the device found them, to rows that a tree is built from.
 
 use kd_ddtree::DraftRow;
+use kd_kernels::{Arrived, KernelError, Landing, Sent};
+
+use super::CudaDrafter;
+use crate::cuda::CudaError;
+use crate::cuda::error::within;
 
 /// Tokens of a row that the device finds.
 pub(crate) const TOP: usize = 64;
@@ -18,6 +23,53 @@ pub struct BestTokens {
     pub finite: Vec<i32>,
 }
 
+/// [`BestTokens`] on their way to the host.
+#[derive(Debug, Clone, Copy)]
+pub struct SentTokens {
+    tokens: Sent<i32>,
+    logits: Sent<f32>,
+    stats: Sent<f32>,
+    finite: Sent<i32>,
+}
+
+impl SentTokens {
+    /// Once they are there.
+    pub fn arrived(&self, arrived: Arrived<'_>) -> BestTokens {
+        BestTokens {
+            tokens: arrived.get(self.tokens).to_vec(),
+            logits: arrived.get(self.logits).to_vec(),
+            stats: arrived.get(self.stats).to_vec(),
+            finite: arrived.get(self.finite).to_vec(),
+        }
+    }
+
+    /// Bytes of a [`Landing`] that `rows` rows take.
+    pub fn bytes(rows: usize) -> usize {
+        let (best, stats) = (Landing::bytes::<i32>(rows * TOP), Landing::bytes::<f32>(rows * 2));
+        2 * best + stats + Landing::bytes::<i32>(rows)
+    }
+}
+
+impl CudaDrafter {
+    /// Enqueues the copies of what this rank finds in the last draft of `streams` streams.
+    ///
+    /// # Errors
+    /// More streams than planned, no room, a failed copy.
+    pub fn send_best(&self, landing: &mut Landing, streams: usize) -> Result<SentTokens, CudaError> {
+        within("the number of streams of a draft", streams, self.limits.streams)?;
+        let (rows, memory) = (streams * self.dims.drafted(), &self.memory);
+        let mut send = || -> Result<SentTokens, KernelError> {
+            Ok(SentTokens {
+                tokens: landing.send(&memory.tokens.slice(..rows * TOP))?,
+                logits: landing.send(&memory.values.slice(..rows * TOP))?,
+                stats: landing.send(&memory.stats.slice(..rows * 2))?,
+                finite: landing.send(&memory.finite.slice(..rows))?,
+            })
+        };
+        Ok(send()?)
+    }
+}
+
 impl BestTokens {
     /// The `k` (at most 64) best tokens of row `row` of a vocabulary split over `ranks`, with their log-probabilities under
     /// the softmax over all of it. Equal logits are ordered by token. `None` for a row that is not finite at some rank or
@@ -32,9 +84,14 @@ impl BestTokens {
         let max = stats.iter().map(|(max, _)| *max).fold(f32::NEG_INFINITY, f32::max);
         let sum: f64 = stats.iter().map(|(own, sum)| f64::from(*sum) * f64::from(own - max).exp()).sum();
         let normaliser = f64::from(max) + sum.ln();
-        let mut best: Vec<(f32, u32)> = ranks.iter().flat_map(|rank| rank.candidates(row)).collect();
-        best.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-        best.truncate(k.min(TOP));
+        // Each rank's are in order, so no more than its first `k` are among the best of all.
+        let k = k.min(TOP);
+        let mut best = Vec::with_capacity(ranks.len() * k);
+        best.extend(ranks.iter().flat_map(|rank| rank.candidates(row).take(k)));
+        if ranks.len() > 1 {
+            best.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+            best.truncate(k);
+        }
         let (logprobs, tokens): (Vec<f32>, Vec<u32>) =
             best.into_iter().map(|(logit, token)| ((f64::from(logit) - normaliser) as f32, token)).unzip();
         DraftRow::from_top_k(&tokens, &logprobs).ok()

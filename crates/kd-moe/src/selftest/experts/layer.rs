@@ -61,15 +61,18 @@ impl Layer {
 
     /// The form whose first product is `row`, where the second has it too.
     pub(super) fn form(&self, row: &Row) -> Option<Form> {
-        if row.family == "moe_gate_up_many" {
-            return Some(Form::Many);
+        // Slabs of 48 rows have a variant of another name where the width asks for it.
+        match row.family.as_str() {
+            "moe_gate_up_many" if row.variant != Form::Middle.name() => return Some(Form::Many),
+            "moe_gate_up_wgmma" => return self.kernels.has(Form::Wgmma).then_some(Form::Wgmma),
+            _ => {}
         }
         Form::ALL.into_iter().find(|form| form.name() == row.variant && self.kernels.has(*form))
     }
 }
 
 /// An expert whose products neither vanish nor grow.
-fn expert(random: &mut Random, shape: &Shape) -> Result<Expert, kd_tensor::ShapeError> {
+pub(super) fn expert(random: &mut Random, shape: &Shape) -> Result<Expert, kd_tensor::ShapeError> {
     let mut matrix = |rows: usize, cols: usize| {
         let words: Vec<i32> = (0..rows * cols / 8).map(|_| random.bits() as i32).collect();
         let scale = 0.25 / (cols as f32).sqrt();

@@ -176,8 +176,12 @@ pub(super) fn measure(
     };
     let phases = phases_of(stream, shared, size, &phases)?;
     let (count, most) = rounds;
-    let rounds = streams.run(stream, shared, [&verify, &draft], count, most)?;
-    let launches = verify.nodes()? + draft.nodes()?;
+    // Phases have walked over the inputs.
+    streams.prepare(stream, &mut shared.lock(), size)?;
+    shared.lock().round(stream, size)?;
+    let round = shared.capture(stream, size, Rank::round)?;
+    let rounds = streams.run(stream, shared, &round, size, count, most)?;
+    let launches = round.nodes()?;
     Ok(Measured { cell, verify: verify_times, draft: draft_times, phases, distinct, floor, launches, rounds })
 }
 

@@ -111,7 +111,8 @@ fn limits(args: &BenchStepArgs, block: usize) -> Limits {
     let needs = |cell: Cell| {
         let own = rounds::pages(cell.context, cell.nodes.min(block));
         Limits {
-            rows: cell.rows(),
+            // What walks visit is laid out as rows are.
+            rows: cell.rows().max(cell.streams * block),
             nodes: cell.nodes,
             streams: cell.streams,
             pages: cell.streams * own,

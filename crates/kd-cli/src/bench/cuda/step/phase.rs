@@ -8,9 +8,9 @@ pub(super) enum Phase {
     /// Tree-verify attention over context and tree.
     Attention,
     /// Products with bf16 weights, shared expert and absorbed heads included; for few rows also what shares a launch with them:
-    /// norms and rotation of queries, the merge of attention, the activation of the shared expert.
+    /// norms and rotation of queries, the merge of attention, the activation of the shared expert, for one row the norm in front.
     Dense,
-    /// Scores and choices of experts.
+    /// Scores and choices of experts; for one row also the norm in front and the shared expert.
     Router,
     /// The seams between layers: sums and norms.
     Norms,
@@ -63,9 +63,11 @@ impl Phase {
 fn of(family: &str) -> Phase {
     match family {
         "tree_mla" | "tree_mla_merge" => Phase::Attention,
-        "dense" | "dense_mid" | "dense_many" | "absorb_query" | "absorb_value" => Phase::Dense,
-        "head_queries" | "head_values" | "few_gate" => Phase::Dense,
-        "router" => Phase::Router,
+        "dense" | "dense_mid" | "dense_many" | "dense_wgmma" | "absorb_query" | "absorb_value" => {
+            Phase::Dense
+        }
+        "head_queries" | "head_values" | "few_gate" | "norm_dense" => Phase::Dense,
+        "router" | "few_route" => Phase::Router,
         "rms_norm" | "add_rms_norm" => Phase::Norms,
         "lm_head" => Phase::Logits,
         "sample" => Phase::Sampling,
@@ -95,6 +97,8 @@ mod tests {
             "head_queries",
             "head_values",
             "few_gate",
+            "few_route",
+            "norm_dense",
             "silu_mul",
             "router",
             "moe_group",

@@ -5,10 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use kd_attn::{PAGE_TOKENS, PageId};
 use kd_kernels::families::sample;
 use kd_kernels::ranks::OneRank;
-use kd_kernels::{Buffer, Choice, CudaSlice, Graph, KernelError, Kernels, Stream, TensorMut, TensorRef};
+use kd_kernels::{
+    Buffer, Choice, CudaSlice, Graph, KernelError, Kernels, Landing, Sent, Stream, TensorMut, TensorRef,
+};
 use kd_model::cuda::{
     Bucket, Committed, CudaDrafter, CudaError, CudaTarget, DeviceLent, DraftInputs, DraftLimits, Limits,
-    Move, PassState,
+    Move, PassState, SentTokens, Walks,
 };
 
 /// Entries that one block of `sample` scans.
@@ -28,6 +30,7 @@ pub(super) struct Rank {
     pub(super) state: PassState,
     pub(super) drafter: CudaDrafter,
     pub(super) drafts: DraftInputs,
+    walks: Walks,
     draws: Draws,
 }
 
@@ -58,10 +61,11 @@ impl Rank {
         let state = target.state(stream, limits, taps, 1)?;
         let Limits { rows, streams, pages, stream_pages, .. } = limits;
         let draft_limits = DraftLimits { streams, tokens: rows, pages, stream_pages };
-        let vocab = target.dims().vocab;
+        let (vocab, drafter) = (target.dims().vocab, drafter(draft_limits)?);
         Ok(Self {
             state,
-            drafter: drafter(draft_limits)?,
+            walks: Walks::new(stream, kernels, limits, drafter.dims().block)?,
+            drafter,
             drafts: DraftInputs::new(stream, draft_limits, vocab)?,
             draws: Draws::new(stream, kernels, rows, vocab)?,
             target,
@@ -86,6 +90,20 @@ impl Rank {
         self.draft(stream, size)
     }
 
+    /// Enqueues a whole round as the engine runs it: the device walks by itself.
+    pub(super) fn round(&mut self, stream: &Stream, size: Size) -> Result<(), CudaError> {
+        self.verify(stream, size)?;
+        let (Bucket { rows, streams }, width) = (size.bucket, self.drafter.dims().tap_width);
+        let Self { target, state, drafter, walks, draws, .. } = self;
+        walks.launch(stream, &state.inputs, size.bucket, draws.tokens.view_as(0, rows)?)?;
+        target.commit_walked(stream, state, walks, streams)?;
+        let kept = walks.kept(streams);
+        let taps = TensorRef::new(stream, state.kept_taps(kept)?, [kept, width])?;
+        drafter.context(stream, &OneRank, walks.context(streams, taps)?)?;
+        let blocks = walks.blocks(&state.inputs, streams)?;
+        drafter.draft(stream, &OneRank, DeviceLent::from(&*target), &blocks)
+    }
+
     /// Enqueues context and draft.
     pub(super) fn draft(&mut self, stream: &Stream, size: Size) -> Result<(), CudaError> {
         self.context(stream, size.kept)?;
@@ -99,9 +117,13 @@ impl Rank {
         self.drafter.context(stream, &OneRank, self.drafts.context(taps)?)
     }
 
-    /// Tokens that the last verify pass drew.
-    pub(super) fn tokens(&self, stream: &Stream) -> Result<Vec<i32>, KernelError> {
-        self.draws.tokens.read(stream)
+    /// Enqueues the copies of the tokens that the last verify pass drew for `rows` rows, and of the last draft of `streams` streams.
+    pub(super) fn send(
+        &self,
+        landing: &mut Landing,
+        Bucket { rows, streams }: Bucket,
+    ) -> Result<(Sent<i32>, SentTokens), CudaError> {
+        Ok((landing.send(&self.draws.tokens.view_as(0, rows)?)?, self.drafter.send_best(landing, streams)?))
     }
 
     /// Writes the rows of the last pass into every row of every page, of target and drafter, so that what passes read as

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use kd_attn::{BlockSegment, Mask, PAGE_TOKENS, PageId, Segment};
 use kd_ddtree::{DraftRow, Marginals, Tree, TreeBuilder, walk};
-use kd_kernels::{Graph, Stream};
-use kd_model::cuda::{Committed, Move};
+use kd_kernels::{Graph, Landing, Stream};
+use kd_model::cuda::{Bucket, Committed, Move, SentTokens};
 
 use super::rank::{Rank, Recording, Shared, Size};
 
@@ -79,7 +79,7 @@ impl Streams {
     }
 
     /// Writes the verify pass over `tokens`, those of all rows.
-    fn write(&self, stream: &Stream, rank: &Rank, tokens: &[u32]) -> anyhow::Result<()> {
+    fn write(&self, stream: &Stream, rank: &mut Rank, tokens: &[u32]) -> anyhow::Result<()> {
         let masks: Vec<Vec<[u64; 2]>> =
             self.trees.iter().map(|tree| tree.rows().skip(1).map(|row| tree.mask(row)).collect()).collect();
         let segments: Vec<Segment<'_>> = self
@@ -105,20 +105,13 @@ impl Streams {
         self.trees.iter().zip(&self.bonus).flat_map(rows).collect()
     }
 
-    /// Follows the drawn tokens and writes what is committed and drafted next. The context does not grow, so that every round
-    /// is the same.
-    fn accept(&mut self, stream: &Stream, rank: &Rank, drawn: &[i32]) -> anyhow::Result<()> {
-        let (mut moves, mut committed) = (Vec::new(), Vec::new());
-        for (index, (tree, pages)) in self.trees.iter().zip(&self.pages).enumerate() {
+    /// Follows the drawn tokens, as the device has done. The context does not grow, so that every round is the same.
+    fn accept(&mut self, drawn: &[i32]) -> anyhow::Result<()> {
+        for (index, tree) in self.trees.iter().enumerate() {
             let first = index * self.nodes;
-            let walked = walk(tree, |row| u32::try_from(drawn[first + row]))?;
-            let rows: Vec<usize> = walked.rows.iter().map(|row| first + row).collect();
-            moves.extend(Move::path(&rows, pages, self.context));
-            let at = |position: usize| Committed { position, page: pages[position / PAGE_TOKENS] };
-            committed.extend((self.context..self.context + rows.len()).map(|position| Some(at(position))));
-            self.bonus[index] = walked.next_token;
+            self.bonus[index] = walk(tree, |row| u32::try_from(drawn[first + row]))?.next_token;
         }
-        self.write_commit(stream, rank, &moves, &committed)
+        Ok(())
     }
 
     fn write_commit(
@@ -136,7 +129,7 @@ impl Streams {
     }
 
     /// What launches are timed with: every row has a token of its own, and as many rows are committed as one round can.
-    pub(super) fn prepare(&mut self, stream: &Stream, rank: &Rank, size: Size) -> anyhow::Result<()> {
+    pub(super) fn prepare(&mut self, stream: &Stream, rank: &mut Rank, size: Size) -> anyhow::Result<()> {
         let falling: Vec<f32> = (0u8..64).map(|rank| -f32::from(rank)).collect();
         let row = DraftRow::from_top_k(&(0..64).collect::<Vec<u32>>(), &falling)?;
         let rows = vec![scored(&row)?; rank.drafter.dims().drafted()];
@@ -154,36 +147,44 @@ impl Streams {
         self.write_commit(stream, rank, &moves, &committed)
     }
 
-    /// Runs `count` rounds of both graphs, or as many as `most` takes.
+    /// Runs `count` rounds, each a replay of `round`, or as many as `most` takes.
     pub(super) fn run(
         &mut self,
         stream: &Stream,
         shared: &Shared,
-        [verify, draft]: [&Graph<Recording>; 2],
+        round: &Graph<Recording>,
+        size: Size,
         count: usize,
         most: Duration,
     ) -> anyhow::Result<Rounds> {
-        let (mut device, mut done) = (0.0, 0);
-        let mut best = self.drafted(stream, shared)?;
-        let begin = Instant::now();
-        while done < count && begin.elapsed() < most {
-            self.grow(&best)?;
-            self.write(stream, &shared.lock(), &self.tokens())?;
-            device += verify.time_one()?;
-            let drawn = shared.lock().tokens(stream)?;
-            self.accept(stream, &shared.lock(), &drawn)?;
-            device += draft.time_one()?;
-            best = self.drafted(stream, shared)?;
-            done += 1;
+        let Bucket { rows, streams } = size.bucket;
+        let drafted = streams * shared.lock().drafter.dims().drafted();
+        let mut landing = Landing::new(stream, Landing::bytes::<i32>(rows) + SentTokens::bytes(drafted))?;
+        let (mut device, mut done, mut begin) = (0.0, 0, Instant::now());
+        let mut best = Vec::new();
+        // The first one is for its drafts: its trees are those that launches were timed with.
+        for index in 0..=count {
+            if index > 0 {
+                self.grow(&best)?;
+                self.write(stream, &mut shared.lock(), &self.tokens())?;
+            }
+            let marks = round.launch_marked()?;
+            let rank = shared.lock();
+            let (drawn, sent) = rank.send(&mut landing, size.bucket)?;
+            let arrived = landing.wait()?;
+            self.accept(arrived.get(drawn))?;
+            let found = [sent.arrived(arrived)];
+            best = (0..streams).map(|stream| rank.drafter.rows(&found, stream, 64)).collect();
+            if index == 0 {
+                begin = Instant::now();
+                continue;
+            }
+            (device, done) = (device + marks.micros()?, index);
+            if begin.elapsed() >= most {
+                break;
+            }
         }
         Ok(Rounds { count: done, wall: begin.elapsed(), device: Duration::from_secs_f64(device * 1e-6) })
-    }
-
-    /// What the last draft found for each stream.
-    fn drafted(&self, stream: &Stream, shared: &Shared) -> anyhow::Result<Vec<Vec<DraftRow>>> {
-        let rank = shared.lock();
-        let found = [rank.drafter.best(stream, self.trees.len())?];
-        Ok((0..self.trees.len()).map(|index| rank.drafter.rows(&found, index, 64)).collect())
     }
 }
 
