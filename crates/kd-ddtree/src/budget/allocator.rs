@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 
 use super::account::Account;
+use super::buckets::{SIZES, edge};
 use super::calibration::{Calibrated, Calibration, Errors, Verdict};
 use super::cost::{CostModel, Stored};
 use super::gain::Gain;
@@ -24,14 +25,19 @@ const REVIEW: [u32; 2] = [8, 64];
 const HOPE: f64 = 2.5;
 /// How much better drafts are taken to be where they are looked at.
 const NEARLY: f64 = 1.5;
-/// Rounds without looks after one for which drafts were not good enough.
-const SHY: u64 = 8;
+/// Rounds after which drafts are glanced at whatever they were like.
+const SELDOM: u32 = 256;
+/// Times that a calibration takes each size.
+const TIMED: u32 = 3;
 /// Rounds for which a plan holds while drafting is better than plain decoding by more than a share.
 const HOLD: (u32, f64) = (2, 1.25);
 /// Drafted rounds between two plain ones, so that the comparison stays true: at least and at most, and how many more for an
 /// advantage of one.
 const COMPARE: [u32; 2] = [8, 48];
 const CLOSE: f64 = 200.0;
+
+/// Tokens of context at which a calibration is taken.
+const CALIBRATED: usize = 0;
 
 /// Nodes at which streams are compared.
 const USUAL: f64 = 8.0;
@@ -86,8 +92,6 @@ pub struct Allocator {
     rule: Rule,
     /// What a draft was worth at which was just glanced.
     glanced: Option<f64>,
-    /// Round before which no size is looked at: drafts have just not been worth one.
-    shy: u64,
     /// What the last review decided, for how many rounds it holds if streams remain as they were, as [`streams_of`] counts them,
     /// and for how long the next one holds that finds nothing new.
     held: Option<Plan>,
@@ -112,13 +116,31 @@ impl Allocator {
             counts: Counts::default(),
             rule: Rule::default(),
             glanced: None,
-            shy: 0,
             held: None,
             rest: 0,
             calm: REVIEW[0],
             reviewed: [0; 3],
             rounds: 0,
         }
+    }
+
+    /// Nodes of each of `streams` streams with trees of their own, `depths` deep and of at most `nodes` nodes, in the next round of a
+    /// calibration: of the sizes that may ever pay the least that was not timed. `None` once all were.
+    pub fn untimed(&self, streams: usize, depths: usize, nodes: usize) -> Option<usize> {
+        let prices = self.costs.prices(CALIBRATED, streams);
+        let plain = prices.verify(streams);
+        let sizes = (0..SIZES).map(edge).filter(|&rows| rows >= streams).map(|rows| rows / streams - 1);
+        for size in sizes.take_while(|&size| size <= nodes) {
+            let rows = streams * (1 + size);
+            if self.costs.verified(streams, rows, CALIBRATED) < TIMED {
+                return Some(size);
+            }
+            let seconds = prices.verify(rows)? + prices.draft(streams).unwrap_or(0.0);
+            if seconds > plain? * (1 + depths) as f64 {
+                return None;
+            }
+        }
+        None
     }
 
     /// Starts from costs that were measured before.
@@ -208,15 +230,10 @@ impl Allocator {
                 ..idle
             }
         };
-        let look = |way: Way| {
-            let plan = draft(way, Kind::Look(Some(way.rows)));
-            Plan { reach: plan.reach.max(way.rows - load.rows), ..plan }
-        };
         let glance =
             |drafters: usize| draft(Way { drafters, rows: load.rows + drafters * load.depths }, Kind::Glance);
-        let compare = Plan { kind: Kind::Look(None), rate, plain, ..idle };
-        let affords = |regret: f64| self.account.affords(regret);
-        let affordable = |&(_, regret): &(usize, f64)| affords(regret);
+        let compare = Plan { kind: Kind::Compare, rate, plain, ..idle };
+        let affords = |regret: f64| self.account.affords(regret, plain);
         let plan = match best {
             Some((_, rate))
                 if self.rule.since() >= distance(rate / plain_rate)
@@ -224,23 +241,16 @@ impl Allocator {
             {
                 compare
             }
-            Some((way, _)) => {
-                let promising = (self.rounds >= self.shy).then(|| market.promising(rate, affords)).flatten();
-                promising.map_or_else(|| draft(way, Kind::Best), |(other, _)| look(other))
-            }
+            Some((way, _)) => draft(way, Kind::Best),
             None => {
                 // One stream's draft was so good that it would pay if all were like it.
-                let alike = glanced
-                    .filter(|&worth| market.rate_if(worth) > habit.needed() * plain_rate)
-                    .and_then(|_| market.all());
-                let hopeful = !market.is_measured() || market.rate_if(HOPE) > habit.needed() * plain_rate;
-                let due = self.rule.since() >= habit.again && hopeful;
-                let glances = alike.or_else(|| market.glance().filter(|_| due)).filter(affordable);
-                // One more glance must remain possible.
-                let kept = market.glance().map_or(0.0, |(_, regret)| regret);
-                let looks = || market.promising(rate, |r| affords(r + kept)).map(|(way, _)| look(way));
-                let plan = glances.map(|(drafters, _)| glance(drafters)).or_else(looks);
-                plan.unwrap_or(Plan { rate, plain, ..idle })
+                let pays = |worth: f64| market.rate_if(worth) > habit.needed() * plain_rate;
+                let alike = glanced.filter(|&worth| pays(worth)).and_then(|_| market.all());
+                let hopeful = self.rule.since() >= SELDOM || !market.is_gain_known() || pays(HOPE);
+                let due = new || self.rule.since() >= habit.again;
+                let glances = alike.or_else(|| market.glance().filter(|_| due && hopeful));
+                let (drafters, _) = glances.filter(|&(_, regret)| affords(regret)).unwrap_or_default();
+                if drafters > 0 { glance(drafters) } else { Plan { rate, plain, ..idle } }
             }
         };
         let drafts = best.is_some();
@@ -281,16 +291,12 @@ impl Allocator {
     pub fn growth(&self, plan: &Plan, load: &Load<'_>) -> Growth {
         let market = self.market(*load);
         let drafters = plan.drafters;
-        let look = match plan.kind {
-            Kind::Look(Some(rows)) => Some(rows - load.rows),
-            _ => None,
-        };
         let least = drafters * load.depths;
         let floor = drafters * self.options.limits.floor;
-        let least = least.max(floor).max(look.unwrap_or(0)).min(plan.reach);
+        let least = least.max(floor).min(plan.reach);
         // Drafts that nearly pay are verified, or what they are worth would never be known.
         let worth = plan.worth * if plan.kind == Kind::Glance { NEARLY } else { 1.0 };
-        Growth::new(&market, (drafters, worth), floor, [least, plan.reach], look)
+        Growth::new(&market, (drafters, worth), floor, [least, plan.reach])
     }
 
     /// Learns from the tree that was grown of the draft of a stream of this plan, before it is cut to what is verified.
@@ -310,27 +316,23 @@ impl Allocator {
     /// Learns from a round of this plan.
     pub fn observe(&mut self, plan: &Plan, outcome: &Outcome) {
         self.rounds = self.rounds.saturating_add(1);
-        if let Kind::Look(Some(rows)) = plan.kind
-            && outcome.rows < rows
-        {
-            self.shy = self.rounds + SHY;
-        }
         self.costs.observe_read(outcome.read_tokens, outcome.read);
         if outcome.drafting > 0 && !outcome.overlapped {
             self.costs.observe_draft(outcome.drafting, outcome.context, outcome.draft);
         }
-        self.costs.observe_verify(outcome.rows, outcome.context, outcome.verify);
-        let usual = if plan.drafters > 0 { self.usual(outcome) } else { outcome.seconds() };
-        let plain = if plan.plain > 0.0 { plan.plain } else { outcome.seconds() };
+        self.costs.observe_verify(plan.streams, outcome.rows, outcome.context, outcome.verify);
+        let usual = if plan.drafters > 0 { self.usual(plan.streams, outcome) } else { outcome.seconds() };
         match plan.kind {
-            Kind::Best => self.account.earn(outcome.seconds(), plain),
-            Kind::Look(_) | Kind::Glance => {
+            // Rounds that nothing was decided for save nothing up.
+            Kind::Best if plan.plain > 0.0 => self.account.earn(outcome.seconds(), plan.plain),
+            Kind::Best => {}
+            Kind::Compare | Kind::Glance => {
                 let tokens = plan.streams as f64 + plan.worth * outcome.accepted;
-                self.account.spend(usual - tokens / plan.rate, plain);
+                self.account.spend(usual - tokens / plan.rate, plan.plain);
             }
         }
         let count = match (plan.kind, plan.drafters) {
-            (Kind::Look(_) | Kind::Glance, _) => &mut self.counts.looks,
+            (Kind::Compare | Kind::Glance, _) => &mut self.counts.looks,
             (Kind::Best, 0) => &mut self.counts.plain,
             (Kind::Best, _) => &mut self.counts.drafted,
         };
@@ -339,8 +341,8 @@ impl Allocator {
     }
 
     /// Seconds that such a round takes: a disturbance would have come anyway.
-    fn usual(&self, outcome: &Outcome) -> f64 {
-        let prices = self.costs.prices(outcome.context);
+    fn usual(&self, streams: usize, outcome: &Outcome) -> f64 {
+        let prices = self.costs.prices(outcome.context, streams);
         let verify = prices.verify(outcome.rows).unwrap_or(outcome.verify);
         let draft = prices.draft(outcome.drafting).unwrap_or(outcome.draft);
         outcome.seconds().min(prices.read(outcome.read_tokens) + draft + verify)

@@ -23,8 +23,6 @@ pub struct Growth {
     /// Nodes that are taken in any case, and at most.
     least: usize,
     most: usize,
-    /// A size that is to be measured, if it may win; how long it takes at least.
-    look: Option<Stop>,
     streams: f64,
     /// What a gained token is worth.
     worth: f64,
@@ -41,21 +39,15 @@ impl Growth {
         (drafters, worth): (usize, f64),
         floor: usize,
         [least, most]: [usize; 2],
-        look: Option<usize>,
     ) -> Growth {
         let rows = market.load.rows;
         let draft = market.draft_seconds(drafters, 0.0).unwrap_or(0.0);
-        // Before anything is known of drafts, what is looked at wins.
-        let known = market.is_gain_known();
-        let least_seconds =
-            |nodes| if known { draft + market.prices.verify_floor(rows + nodes) } else { 0.0 };
         let mut growth = Growth {
             stops: Default::default(),
             count: 0,
             next: 0,
             least,
             most,
-            look: look.map(|nodes| Stop { nodes, seconds: least_seconds(nodes) }),
             streams: market.load.streams as f64,
             worth,
             read: market.prices.read(1),
@@ -90,8 +82,7 @@ impl Growth {
         self.phi.truncate(forest.nodes() + 1);
         let last = self.phi.len() - 1;
         self.pass_stops(last);
-        let may_win = |stop: &Stop| self.rate(*stop, self.phi[stop.nodes.min(last)]) > self.best.1;
-        let nodes = self.look.filter(may_win).map_or(self.best.0, |stop| stop.nodes.min(last));
+        let nodes = self.best.0;
         (nodes, self.phi[nodes])
     }
 

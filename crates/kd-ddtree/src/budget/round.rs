@@ -24,8 +24,8 @@ pub struct Plan {
 pub(super) enum Kind {
     /// The best way known.
     Best,
-    /// To learn; with so many rows, where they are given.
-    Look(Option<usize>),
+    /// Without nodes where drafting is the rule, so that the comparison stays true.
+    Compare,
     /// To see what drafts are like now; nodes are verified if that pays.
     Glance,
 }

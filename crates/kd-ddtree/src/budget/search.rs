@@ -1,6 +1,5 @@
 //! All ways to spend a round, and what each is expected to bring.
 
-use super::account::ROOM;
 use super::buckets::{SIZES, bucket, edge};
 use super::cost::{CostModel, Prices};
 use super::gain::Gain;
@@ -10,24 +9,10 @@ use crate::forest::StreamLimits;
 
 /// Observations of a bucket before it counts as measured: the first one may have met cold memory.
 const MEASURED: u32 = 2;
-/// Drafts seen before drafting can become the rule.
-const EVIDENCE: u32 = 2;
 /// Rounds over which reading a backlog into the drafter's context is paid off.
 const PAY_OFF: f64 = 64.0;
-/// Passes after which a measurement is taken to be this much too high, if that made a difference.
-const STALE: (u64, f64) = (96, 1.2);
-/// Share of the known rate by which an unmeasured way must promise more to be worth a look.
-const PROMISING: f64 = 1.03;
-/// How much larger than the largest pass that was measured one may be that is looked at, unless so many streams cannot draft in
-/// a smaller one: beyond that nothing is known.
-const FARTHEST: f64 = 4.0;
-/// Drafts after which their time is known, whatever disturbed the first ones.
-const STEADY: u32 = 3;
 /// A glance is at all streams if that takes no more than so many times as long as at one.
 const ALL: f64 = 1.4;
-/// How likely a hope is to come true.
-const LUCK: f64 = 0.2;
-
 /// A stream that may draft.
 #[derive(Debug, Clone, Copy)]
 pub struct Candidate {
@@ -70,9 +55,8 @@ pub(crate) struct Way {
 #[derive(Debug, Clone, Copy, Default)]
 struct Crowd {
     size: usize,
-    /// What their drafts are expected to be worth, and may well be worth if streams differ by chance, by kind.
+    /// What their drafts are expected to be worth, by kind.
     ratios: [f64; CLASSES],
-    hopes: [f64; CLASSES],
     unread: usize,
 }
 
@@ -97,20 +81,17 @@ impl<'a> Market<'a> {
         last: f64,
     ) -> Self {
         let all = load.candidates.len();
-        let (mut crowd, mut crowds, mut doubts) = (Crowd::default(), Vec::new(), [0.0; CLASSES]);
+        let (mut crowd, mut crowds) = (Crowd::default(), Vec::new());
         for candidate in load.candidates {
             let class = candidate.record.class();
             crowd.size += 1;
             crowd.ratios[class] += candidate.record.ratio();
-            let hope = candidate.record.hope(gains[class].spread()) - candidate.record.ratio();
-            doubts[class] += hope * hope;
-            crowd.hopes[class] = crowd.ratios[class] + doubts[class].sqrt();
             crowd.unread += candidate.unread;
             if crowd.size.is_power_of_two() || crowd.size == all {
                 crowds.push(crowd);
             }
         }
-        let prices = costs.prices(load.context);
+        let prices = costs.prices(load.context, load.streams);
         let worth = Worth::new(&prices, load.streams, last);
         Self { load, prices, costs, gains, limits, worth, crowds }
     }
@@ -135,64 +116,22 @@ impl<'a> Market<'a> {
         best(self.known_ways().filter_map(|(crowd, way)| Some((way, self.rate(crowd, way)?))))
     }
 
-    /// The way that was not measured lately and may bring most beyond `rate` for what a look at it is expected to cost,
-    /// and these costs in seconds. The first look of all is at the chain of one stream, or of as few as can draft; it serves
-    /// whatever this process will generate, so that what is left of these streams does not limit it.
-    pub(crate) fn promising(&self, rate: f64, affords: impl Fn(f64) -> bool) -> Option<(Way, f64)> {
-        let round = self.load.streams as f64 / rate;
-        let known = self.is_gain_known();
-        let chain = self.load.rows + self.load.depths;
-        let (left, fewest) = (self.left(), self.fewest());
-        let looks = self.ways().filter_map(|(crowd, way)| {
-            let most = self.most(crowd, way) / rate;
-            let regret = self.regret(crowd, way, rate);
-            let worth = if known {
-                (most - 1.0) / regret.max(round / 4.0)
-            } else {
-                -(chain.abs_diff(way.rows) as f64)
-            };
-            let saved = LUCK * left * (1.0 - 1.0 / most) / rate;
-            let may = most > PROMISING
-                && (way.rows as f64 <= FARTHEST * self.largest_known() || self.is_smallest(way))
-                && regret < ROOM * round
-                && if known { saved > regret } else { fewest == Some(way.drafters) }
-                && affords(regret);
-            may.then_some(((way, regret), worth))
-        });
-        best(looks).map(|(look, _)| look)
-    }
-
     /// How many streams draft to see how drafts fare now, none of whose nodes need be verified, and what that costs in seconds:
-    /// one stream, or all if that takes little more. `None` before drafts were timed.
+    /// one stream, or as few as can draft, or all if that takes little more. `None` before drafts were timed.
     pub(crate) fn glance(&self) -> Option<(usize, f64)> {
-        let seen = |size| self.costs.drafted(self.load.drafting + size, self.load.context).0;
-        // Sizes come first; but a first draft that something disturbed would make all of them look too dear.
-        let fewest = self.fewest()?;
-        if !self.is_measured() && seen(fewest) >= STEADY {
-            return None;
-        }
-        let cost = |crowd: &Crowd| {
-            let seconds = self.prices.draft(self.load.drafting + crowd.size)?;
-            Some((crowd.size, seconds - self.prices.draft(self.load.drafting)? + self.backlog(crowd)))
-        };
-        let one = cost(self.crowds.iter().find(|crowd| crowd.size == fewest)?)?;
-        let all = cost(self.crowds.last()?)?;
+        let fewest = self.ways().next().map(|(_, way)| way.drafters)?;
+        let one = self.drafting(self.crowds.iter().find(|crowd| crowd.size == fewest)?)?;
+        let all = self.all()?;
         Some(if all.1 <= ALL * one.1 { all } else { one })
-    }
-
-    /// Whether a round in which all draft was measured.
-    pub(crate) fn is_measured(&self) -> bool {
-        let context = self.load.context;
-        let drafted = |size| self.costs.drafted(self.load.drafting + size, context).0 > 0;
-        self.crowds.last().is_some_and(|all| {
-            let ways = || self.known_ways().filter(|(crowd, _)| crowd.size == all.size);
-            drafted(all.size) && ways().any(|(_, way)| self.is_size_measured(way.rows))
-        })
     }
 
     /// Seconds of drafting for all.
     pub(crate) fn all(&self) -> Option<(usize, f64)> {
-        let crowd = self.crowds.last()?;
+        self.drafting(self.crowds.last()?)
+    }
+
+    /// How many these are, and the seconds of drafting for them and of what they have to read.
+    fn drafting(&self, crowd: &Crowd) -> Option<(usize, f64)> {
         let seconds = self.prices.draft(self.load.drafting + crowd.size)?;
         Some((crowd.size, seconds - self.prices.draft(self.load.drafting)? + self.backlog(crowd)))
     }
@@ -233,75 +172,31 @@ impl<'a> Market<'a> {
 
     /// Whether passes of this many rows were measured at this context.
     pub(crate) fn is_size_measured(&self, rows: usize) -> bool {
-        self.costs.verified(rows, self.load.context).0 >= MEASURED
-    }
-
-    /// Seconds that a look at a way is expected to cost beyond what its tokens take at `rate`.
-    fn regret(&self, crowd: &Crowd, way: Way, rate: f64) -> f64 {
-        let gained = self.gained(crowd, way, 1).unwrap_or(0.0);
-        let gained = gained * self.worth.of(way.drafters);
-        let draft = self.prices.draft(self.load.drafting + way.drafters);
-        // Nothing known of drafting: take it for as long as a round without nodes when all streams draft.
-        let share = (way.drafters as f64 / self.load.streams as f64).sqrt();
-        let draft = draft.or_else(|| Some(share * self.prices.verify(self.load.rows)?)).unwrap_or(0.0);
-        let verify = self.prices.verify(way.rows).unwrap_or(0.0);
-        draft + verify + self.backlog(crowd) - (self.load.streams as f64 + gained) / rate
+        self.costs.verified(self.load.streams, rows, self.load.context) >= MEASURED
     }
 
     /// Tokens a second that are expected of a way.
     fn rate(&self, crowd: &Crowd, way: Way) -> Option<f64> {
-        let gained = self.gained(crowd, way, EVIDENCE)?;
+        let gained = self.gained(crowd, way)?;
         let draft = self.draft_seconds(way.drafters, gained)? + self.backlog(crowd) / PAY_OFF;
         let seconds = draft + self.prices.verify(way.rows)?;
         Some((self.load.streams as f64 + gained * self.worth.of(way.drafters)) / seconds)
     }
 
-    /// Tokens a second that a way may bring beyond what is known: 0 for one that was measured lately. No more rows take
-    /// less time, and as long as little was drafted, much may be accepted.
-    fn most(&self, crowd: &Crowd, way: Way) -> f64 {
-        let context = self.load.context;
-        let (verified, verify_age) = self.costs.verified(way.rows, context);
-        let (drafted, draft_age) = self.costs.drafted(self.load.drafting + way.drafters, context);
-        if verified.min(drafted) >= MEASURED {
-            let stale = verify_age.max(draft_age) > STALE.0;
-            return self.rate(crowd, way).filter(|_| stale).map_or(0.0, |rate| STALE.1 * rate);
-        }
-        let draft = self.prices.draft_floor(self.load.drafting + way.drafters);
-        let seconds = draft + self.prices.verify_floor(way.rows);
-        let hoped = self.hoped(&crowd.hopes, way);
-        (self.load.streams as f64 + hoped * self.worth.of(way.drafters)) / seconds
-    }
-
-    /// Tokens that the drafts of a way are expected to gain; `None` before `evidence` drafts of such streams were seen.
-    fn gained(&self, crowd: &Crowd, way: Way, evidence: u32) -> Option<f64> {
+    /// Tokens that the drafts of a way are expected to gain; `None` before a draft of such streams was seen.
+    fn gained(&self, crowd: &Crowd, way: Way) -> Option<f64> {
         let (nodes, full) = self.shape(way);
         let mut sum = 0.0;
         for (gain, ratio) in self.gains.iter().zip(crowd.ratios).filter(|(_, ratio)| *ratio > 0.0) {
-            sum += ratio * gain.expected(nodes).filter(|_| gain.samples() >= evidence)?;
+            sum += ratio * gain.expected(nodes)?;
         }
         Some(sum.min(full))
-    }
-
-    /// Tokens that drafts may gain that are worth so much, by kind: all that they can as long as nothing is known.
-    fn hoped(&self, hopes: &[f64; CLASSES], way: Way) -> f64 {
-        let (nodes, full) = self.shape(way);
-        let seen = self.gains.iter().max_by_key(|gain| gain.samples());
-        let other = seen.and_then(|gain| gain.expected(nodes));
-        let worth =
-            |(gain, hope): (&&Gain, f64)| gain.expected(nodes).or(other).map_or(full, |gain| hope * gain);
-        let hopes = self.gains.iter().zip(*hopes).filter(|(_, hope)| *hope > 0.0);
-        hopes.map(worth).sum::<f64>().min(full)
     }
 
     /// Nodes of each drafting stream, and the tokens that all of them gain if everything is accepted.
     fn shape(&self, way: Way) -> (f64, f64) {
         let nodes = (way.rows - self.load.rows) as f64 / way.drafters as f64;
         (nodes, way.drafters as f64 * nodes.min(self.load.depths as f64))
-    }
-
-    /// Tokens that may still be generated, for some streams perhaps as many as `usize` has.
-    fn left(&self) -> f64 {
-        self.load.candidates.iter().map(|candidate| candidate.left as f64).sum()
     }
 
     fn backlog(&self, crowd: &Crowd) -> f64 {
@@ -317,17 +212,6 @@ impl<'a> Market<'a> {
             let edges = self.edges(most).filter(move |&rows| rows >= least);
             edges.map(move |rows| (crowd, Way { drafters, rows }))
         })
-    }
-
-    /// The least number of drafting streams that their caps allow a larger pass; `None` if there is none.
-    fn fewest(&self) -> Option<usize> {
-        self.ways().next().map(|(_, way)| way.drafters)
-    }
-
-    /// Whether no smaller pass gives so many streams their floors.
-    fn is_smallest(&self, way: Way) -> bool {
-        let least = self.load.rows + (way.drafters * self.limits.floor).max(1);
-        bucket(way.rows) == bucket(least).max(bucket(self.load.rows) + 1)
     }
 
     /// Those of them whose passes are no larger than the largest one that was measured.

@@ -177,7 +177,42 @@ impl Sim {
         (streams * tokens) as f64 / (self.seconds - before)
     }
 
+    /// Times rounds of every size, as an engine does before it serves anything.
+    fn calibrate(&mut self, most: usize) {
+        let mut chances = std::mem::replace(&mut self.random, Random(most as u64));
+        let crowds = (0..).map(|power| 1 << power).take_while(|&streams| streams < 2 * most);
+        for streams in crowds {
+            let next = |policy: &Policy| match policy {
+                Policy::Auto(allocator) => allocator.untimed(streams, DEPTHS, 64),
+                Policy::Fixed(_) => None,
+            };
+            while let Some(nodes) = next(&self.policy) {
+                let rows = streams * (1 + nodes);
+                let drafting = if nodes == 0 { 0 } else { streams };
+                let draft = if nodes == 0 { 0.0 } else { (self.machine.draft)(streams as f64) };
+                let read = if nodes == 0 { 0.0 } else { self.machine.read * streams as f64 };
+                let outcome = Outcome {
+                    rows,
+                    drafting,
+                    context: 30,
+                    read_tokens: drafting,
+                    read: self.disturbed(read),
+                    draft: self.disturbed(draft),
+                    verify: self.disturbed((self.machine.verify)(rows as f64)),
+                    ..Outcome::default()
+                };
+                let Policy::Auto(allocator) = &mut self.policy else { unreachable!("the policy is auto") };
+                let load =
+                    Load { streams, rows, drafting, context: 30, depths: DEPTHS, candidates: &[] };
+                let plan = allocator.plan(&load);
+                allocator.observe(&plan, &outcome);
+            }
+        }
+        std::mem::swap(&mut self.random, &mut chances);
+    }
+
     fn begin(&mut self, streams: usize, left: usize, temperature: f64) {
+        self.calibrate(streams.max(16));
         let new = || Stream { record: Record::new(temperature), unread: 20, left, said: 0 };
         self.streams = std::iter::repeat_with(new).take(streams).collect();
     }
