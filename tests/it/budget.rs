@@ -10,7 +10,7 @@ use crate::pairs::{TEMPERATURES, WIDE, at, fixed, wide};
 
 /// Costs by which `rows` rows take as long as one, and drafting next to nothing.
 fn free_rows(rows: usize) -> Stored {
-    let cell = |size, seconds| StoredCell { size, context: 200, seconds };
+    let cell = |size, seconds| StoredCell { streams: 1, size, context: 200, seconds };
     Stored {
         verify: [1, 2, 4, 8, 16, rows].map(|size| cell(size, 10.0)).into(),
         draft: [1, 4, 16].map(|size| cell(size, 1e-3)).into(),
@@ -20,7 +20,7 @@ fn free_rows(rows: usize) -> Stored {
 
 /// Costs by which nothing is worth a draft.
 fn dear_rows() -> Stored {
-    let cell = |size: usize| StoredCell { size, context: 200, seconds: 10.0 * size as f64 };
+    let cell = |size: usize| StoredCell { streams: 1, size, context: 200, seconds: 10.0 * size as f64 };
     Stored { verify: [1, 2, 4, 64].map(cell).into(), draft: [1, 16].map(cell).into(), read_token: Some(1.0) }
 }
 

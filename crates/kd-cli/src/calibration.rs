@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::{input, models};
 
 /// Version of the file's layout.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// A calibration file.
 #[derive(Debug, Serialize, Deserialize)]
@@ -32,6 +32,8 @@ struct File {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Cell {
+    /// Streams of a pass; they may have several rows each.
+    streams: usize,
     /// Rows of a verify pass, or streams that draft.
     size: usize,
     context: usize,
@@ -46,7 +48,7 @@ pub(crate) fn write(
     stored: &Stored,
 ) -> anyhow::Result<()> {
     let cells = |cells: &[StoredCell]| {
-        let cell = |c: &StoredCell| Cell { size: c.size, context: c.context, seconds: c.seconds };
+        let cell = |c: &StoredCell| Cell { streams: c.streams, size: c.size, context: c.context, seconds: c.seconds };
         cells.iter().map(cell).collect()
     };
     let file = File {
@@ -95,7 +97,7 @@ fn check(models: &Models, (device, threads): &(String, usize), bytes: &[u8]) -> 
             if !(c.seconds > 0.0 && c.seconds.is_finite()) || c.size == 0 {
                 bail!("{name} {i} has size {} and {} seconds, which must be positive", c.size, c.seconds);
             }
-            Ok(StoredCell { size: c.size, context: c.context, seconds: c.seconds })
+            Ok(StoredCell { streams: c.streams, size: c.size, context: c.context, seconds: c.seconds })
         });
         checked.collect()
     };

@@ -284,6 +284,7 @@ impl Engine {
     }
 
     fn try_step(&mut self, step: &mut Step) -> Result<(), DeviceError> {
+        self.calibrate()?;
         self.admit()?;
         self.prefill(step)?;
         let before = self.backend.graphs();
@@ -293,7 +294,7 @@ impl Engine {
         Ok(())
     }
 
-    fn admit(&mut self) -> Result<(), DeviceError> {
+    pub(crate) fn admit(&mut self) -> Result<(), DeviceError> {
         while self.running.len() < self.options.slots() {
             let Some(next) = self.waiting.front() else { break };
             // Strictly in order: a long request is not overtaken for ever by short ones.
@@ -362,7 +363,7 @@ impl Engine {
     }
 
     /// Takes the running stream `at` out.
-    fn release(&mut self, at: usize) {
+    pub(crate) fn release(&mut self, at: usize) {
         let stream = self.running.remove(at);
         self.backend.close(&stream.sequence);
         self.allocator.give_back(stream.sequence.pages);

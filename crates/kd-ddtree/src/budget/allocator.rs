@@ -143,6 +143,11 @@ impl Allocator {
         None
     }
 
+    /// Whether rounds with drafts were timed, here or by another process.
+    pub fn is_calibrated(&self) -> bool {
+        self.costs.prices(CALIBRATED, 1).draft(1).is_some()
+    }
+
     /// Starts from costs that were measured before.
     pub fn seed(&mut self, stored: &Stored) {
         self.costs = CostModel::seeded(stored);
@@ -193,8 +198,8 @@ impl Allocator {
         let streams = load.streams;
         let left = load.candidates.iter().map(|candidate| candidate.left).max().unwrap_or(0);
         let new = self.rule.begin(streams, left);
-        let (kind, rate, worth, plain, fixed) = (Kind::Best, 0.0, 1.0, 0.0, 0.0);
-        let idle = Plan { drafters: 0, reach: 0, kind, rate, worth, plain, streams, left, fixed };
+        let (kind, rate, worth, plain) = (Kind::Best, 0.0, 1.0, 0.0);
+        let idle = Plan { drafters: 0, reach: 0, kind, rate, worth, plain, streams, left };
         if self.rounds < WARM || load.candidates.is_empty() {
             return idle;
         }
@@ -226,7 +231,6 @@ impl Allocator {
                 rate,
                 worth,
                 plain,
-                fixed: market.worth.fixed(),
                 ..idle
             }
         };

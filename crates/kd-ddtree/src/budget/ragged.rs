@@ -3,17 +3,19 @@
 //! A round lasts as long for one stream as for all on machines where rows are nearly free: there, streams that began together are
 //! through when the last one is, and what the others gained more than the last shortens nothing. On machines where every row
 //! costs what it computes, a stream that ends early spares its rows. So of a gained token that part counts in full that goes
-//! with the rows, and the rest as far as the stream with most left gains as well.
+//! with the rows, and the rest as far as the stream with most left gains as well. That matters the less the farther the end is.
 
 use super::cost::Prices;
 
+/// Tokens left at which what the last stream gains counts half.
+const RAGGED: f64 = 4096.0;
 /// Least part of a token that counts.
 const LEAST: f64 = 0.1;
 
 /// What a gained token is worth in one round.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Worth {
-    /// Share of a round without drafts that does not shrink when a stream ends.
+    /// Share of a round without drafts that does not shrink when a stream ends, the less the farther the end is.
     fixed: f64,
     /// What the stream with most left gains ÷ what all gain on average.
     last: f64,
@@ -21,19 +23,16 @@ pub(crate) struct Worth {
 }
 
 impl Worth {
-    pub(crate) fn new(prices: &Prices, streams: usize, last: f64) -> Worth {
-        Worth { fixed: fixed(prices, streams), last, streams }
+    /// Where the stream with most left has `left` tokens left, and gains `last` times what all gain on average.
+    pub(crate) fn new(prices: &Prices, streams: usize, left: f64, last: f64) -> Worth {
+        let near = RAGGED / (RAGGED + left);
+        Worth { fixed: near * fixed(prices, streams), last, streams }
     }
 
     /// Of a token where so many streams draft. If not all do, the others come to their ends no sooner.
     pub(crate) fn of(&self, drafters: usize) -> f64 {
         let last = if drafters < self.streams { 0.0 } else { self.last };
         (1.0 - self.fixed * (1.0 - last)).max(LEAST)
-    }
-
-    /// Share of a round without drafts that does not shrink when a stream ends.
-    pub(crate) fn fixed(&self) -> f64 {
-        self.fixed
     }
 }
 

@@ -15,9 +15,8 @@ pub struct Plan {
     /// Seconds of a round without nodes.
     pub(super) plain: f64,
     pub(super) streams: usize,
-    /// Tokens left of the stream that has most, and the share of such a round that does not shrink when a stream ends.
+    /// Tokens left of the stream that has most.
     pub(super) left: usize,
-    pub(super) fixed: f64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -5,9 +5,6 @@ use super::round::{Outcome, Plan};
 
 /// Tokens more than others that a round may gain the stream with most left; if it seems to be more, that stream has ended.
 const MOST: f64 = 16.0;
-/// Tokens left at which what the last stream gains counts half by itself.
-const RAGGED: f64 = 512.0;
-
 /// Kind of streams, and their number when drafting became the rule.
 pub(super) type Crowd = (usize, usize);
 
@@ -60,7 +57,7 @@ impl Rule {
     pub(super) fn needed(&self, habit: &Habit) -> f64 {
         match self.drafting {
             None => habit.needed(),
-            Some(_) if self.patience > 0.0 => 0.0,
+            Some(_) if self.patience > 0.0 => 0.85,
             Some(_) => f64::INFINITY,
         }
     }
@@ -83,10 +80,7 @@ impl Rule {
         // It may have been told to stop.
         let last = (last as f64).min(all + MOST).max(1.0);
         self.habits.gained(class, streams, [last - 1.0, open.mean]);
-        // How far the last stream lags behind counts the more the less there is left in which it may catch up.
-        let near = RAGGED / (RAGGED + plan.left as f64);
-        let exact = all + plan.fixed * (last - all);
-        let spared = near * exact + (1.0 - near) * (1.0 + plan.worth * open.mean) - open.lasted;
+        let spared = 1.0 + plan.worth * open.mean - open.lasted;
         self.spared += spared;
         let most = 2.0 * self.habits.of(class, streams).patience();
         self.patience = (self.patience + spared).min(most);

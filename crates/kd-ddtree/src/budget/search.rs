@@ -92,7 +92,8 @@ impl<'a> Market<'a> {
             }
         }
         let prices = costs.prices(load.context, load.streams);
-        let worth = Worth::new(&prices, load.streams, last);
+        let left = load.candidates.iter().map(|candidate| candidate.left).max().unwrap_or(0);
+        let worth = Worth::new(&prices, load.streams, left as f64, last);
         Self { load, prices, costs, gains, limits, worth, crowds }
     }
 
