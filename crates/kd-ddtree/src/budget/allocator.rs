@@ -360,8 +360,7 @@ impl Allocator {
     fn market<'a>(&'a self, load: Load<'a>) -> Market<'a> {
         let gains = self.classes.each_ref().map(|class| &class.gain);
         let class = load.candidates.first().map_or(0, |candidate| candidate.record.class());
-        let streams = self.rule.drafting().map_or(load.streams, |(_, streams)| streams.max(load.streams));
-        let last = self.rule.habit(class, streams).last();
+        let last = self.rule.last(class, load.streams);
         Market::new(load, &self.costs, gains, self.options.limits, last)
     }
 }

@@ -62,7 +62,7 @@ impl Gain {
         for (i, point) in self.points.iter_mut().enumerate() {
             *point += share * (at(edge(i)) - *point);
         }
-        record.drafted(worth, round);
+        record.drafted(worth, drafters, round);
         worth
     }
 

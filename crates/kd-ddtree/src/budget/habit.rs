@@ -13,10 +13,12 @@ const BETTER: f64 = 1.02;
 const LOST: f64 = 8.0;
 /// What remains of a loss when new streams come.
 const HOPE: f64 = 0.75;
+/// What then remains of how far the stream with most left lags.
+const CLOSER: f64 = 0.9;
 /// Drafted rounds in a row that show that drafting can pay here.
 const LONG: u32 = 8;
-/// What the stream with most left is taken to gain before any were seen together, and all streams on average.
-const GAINED: [f64; 2] = [0.8, 1.0];
+/// How far the stream with most left is taken to lag before any were seen together, and what all streams are on average.
+const GAINED: [f64; 2] = [1.0, 1.0];
 /// What remains of a drafted round after one more.
 const FADE: f64 = 0.95;
 /// Powers of two of streams that are kept apart: few streams may do well where many do not.
@@ -29,7 +31,9 @@ pub(crate) struct Habit {
     pub(crate) stretch: f64,
     /// Rounds between two looks in vain.
     pub(crate) again: u32,
-    /// Tokens that a round gained the stream with most left, and all streams on average, both averages over drafted rounds.
+    /// How far a round let the stream with most left lag, and tokens that it gained all streams on average, both averages over
+    /// drafted rounds. Streams that are alike drift apart as a random walk does: what the last one lags behind in `n` rounds is
+    /// `√n` times something, which is what is averaged.
     gained: [f64; 2],
     /// Rounds without drafts that drafting spared from when it began until it ended, an average: less than none if it lost.
     spared: f64,
@@ -38,7 +42,7 @@ pub(crate) struct Habit {
 impl Habit {
     /// Rounds without drafts that drafting may lose before it ends: the longer it used to last, the less bad luck says.
     pub(crate) fn patience(&self) -> f64 {
-        (self.stretch / PATIENT).clamp(1.0, 3.0)
+        (self.stretch / PATIENT).clamp(1.0, 2.0)
     }
 }
 
@@ -48,10 +52,11 @@ impl Habit {
         BETTER + (-self.spared / LOST).clamp(0.0, 0.5)
     }
 
-    /// What the stream with most left gains ÷ what all gain on average.
-    pub(crate) fn last(&self) -> f64 {
-        let [last, mean] = self.gained;
-        (last / mean.max(0.01)).clamp(0.0, 1.0)
+    /// What the stream with most left gains ÷ what all gain on average, in as many rounds as drafting lasts, of which `rounds` are over.
+    pub(crate) fn last(&self, rounds: u32) -> f64 {
+        let [lag, mean] = self.gained;
+        let lasts = self.stretch.max(4.0 * f64::from(rounds));
+        (1.0 - lag / mean.max(0.01) / lasts.sqrt()).clamp(0.0, 1.0)
     }
 }
 
@@ -91,10 +96,11 @@ impl Habits {
         }
     }
 
-    /// In a round of so many streams, the one with most left and all on average gained so many tokens by drafts.
-    pub(crate) fn gained(&mut self, class: usize, streams: usize, gained: [f64; 2]) {
+    /// In the round `round` of drafting in a row, the stream with most left and all on average gained so many tokens by drafts.
+    pub(crate) fn gained(&mut self, (class, streams): (usize, usize), round: u32, [last, mean]: [f64; 2]) {
         let seen = &mut self.0[class][crowd(streams)].gained;
-        seen.iter_mut().zip(gained).for_each(|(seen, gained)| *seen += (1.0 - FADE) * (gained - *seen));
+        let lag = 2.0 * f64::from(round).sqrt() * (mean - last);
+        seen.iter_mut().zip([lag, mean]).for_each(|(seen, now)| *seen += (1.0 - FADE) * (now - *seen));
     }
 
     /// A look came to nothing.
@@ -108,8 +114,7 @@ impl Habits {
         let habit = &mut self.0[class][crowd(streams)];
         habit.again = (habit.again / 4).max(AGAIN[0]);
         habit.spared *= HOPE;
-        let [last, mean] = &mut habit.gained;
-        *last += (1.0 - HOPE) * (*mean - *last);
+        habit.gained[0] *= CLOSER;
     }
 }
 

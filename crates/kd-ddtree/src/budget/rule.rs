@@ -42,6 +42,12 @@ impl Rule {
         self.habits.of(class, streams)
     }
 
+    /// What the last of `streams` streams gains ÷ what all gain on average.
+    pub(super) fn last(&self, class: usize, streams: usize) -> f64 {
+        let streams = self.drafting.map_or(streams, |(_, began)| began.max(streams));
+        self.habit(class, streams).last(self.drafting.map_or(0, |_| self.rounds))
+    }
+
     /// For whom drafting is the rule.
     pub(super) fn drafting(&self) -> Option<Crowd> {
         self.drafting
@@ -79,7 +85,7 @@ impl Rule {
         let all = 1.0 + open.mean;
         // It may have been told to stop.
         let last = (last as f64).min(all + MOST).max(1.0);
-        self.habits.gained(class, streams, [last - 1.0, open.mean]);
+        self.habits.gained((class, streams), self.rounds, [last - 1.0, open.mean]);
         let spared = 1.0 + plan.worth * open.mean - open.lasted;
         self.spared += spared;
         let most = 2.0 * self.habits.of(class, streams).patience();
