@@ -62,6 +62,8 @@ fn tokens_do_not_depend_on_what_rounds_are_said_to_cost() {
 fn after_plain_rounds_the_drafter_knows_the_whole_context() {
     let models = demo_models();
     let mut engine = Engine::new(models.clone(), Pool::single(), OPTIONS).expect("a pair that fits");
+    // Nothing is calibrated then.
+    engine.budget_mut().seed(&free_rows(64));
     let request = fixed(40, 4096, 120);
     let answer = answers(&mut engine, std::slice::from_ref(&request)).remove(0);
     let drafted: Vec<_> =

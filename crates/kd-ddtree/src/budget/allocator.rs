@@ -90,8 +90,9 @@ pub struct Allocator {
     account: Account,
     counts: Counts,
     rule: Rule,
-    /// What a draft was worth at which was just glanced.
+    /// What a draft was worth at which was just glanced, and whether that was the first glance at these streams.
     glanced: Option<f64>,
+    first: bool,
     /// What the last review decided, for how many rounds it holds if streams remain as they were, as [`streams_of`] counts them,
     /// and for how long the next one holds that finds nothing new.
     held: Option<Plan>,
@@ -116,6 +117,7 @@ impl Allocator {
             counts: Counts::default(),
             rule: Rule::default(),
             glanced: None,
+            first: false,
             held: None,
             rest: 0,
             calm: REVIEW[0],
@@ -259,9 +261,11 @@ impl Allocator {
         };
         let drafts = best.is_some();
         let advantage = rate / plain_rate;
-        if glanced.is_some() && !drafts && plan.kind != Kind::Glance {
+        // An answer's beginning says little of how it goes on.
+        if glanced.is_some() && !self.first && !drafts && plan.kind != Kind::Glance {
             self.rule.failed(class, streams);
         }
+        self.first = new;
         self.rule.follow(drafts.then_some((class, streams)), false);
         let is_idle = plan == (Plan { rate, plain, ..idle });
         self.calm = if is_idle { (2 * self.calm).min(REVIEW[1]) } else { REVIEW[0] };

@@ -3,7 +3,7 @@
 use super::record::CLASSES;
 
 /// Rounds after which drafting is looked at again: at first, and at most.
-const AGAIN: [u32; 2] = [8, 64];
+const AGAIN: [u32; 2] = [8, 96];
 /// Rounds of drafting in a row before any were seen.
 const STRETCH: f64 = 32.0;
 /// Rounds of drafting in a row that make a round of patience.
@@ -106,7 +106,7 @@ impl Habits {
     /// A look came to nothing.
     pub(crate) fn failed(&mut self, class: usize, streams: usize) {
         let again = &mut self.0[class][crowd(streams)].again;
-        *again = (2 * *again).min(AGAIN[1]);
+        *again = (3 * *again).min(AGAIN[1]);
     }
 
     /// New streams came: they may be better than those before.

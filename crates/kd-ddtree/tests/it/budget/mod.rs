@@ -1,5 +1,6 @@
 //! Budgets that the allocator chooses, against every fixed one, on machines whose costs are known.
 
+mod calibration;
 mod learning;
 mod rule;
 mod sim;
@@ -209,21 +210,6 @@ fn a_short_answer_does_not_pay_for_learning() {
         let (plain, _) = compete("linear, cold", LINEAR, GOOD, streams, 100);
         assert!(plain >= 0.97, "{streams} streams: {plain} of plain");
     }
-}
-
-/// What another process measured spares the looks.
-#[test]
-fn a_stored_calibration_spares_the_learning() {
-    let mut sim = Sim::new(TRAP, GOOD, Policy::auto());
-    sim.run(4, 2000);
-    let Policy::Auto(learnt) = &sim.policy else { unreachable!("the policy is auto") };
-    let mut seeded = Allocator::new(Options::default());
-    seeded.seed(&learnt.costs().store());
-    let cold = Sim::new(TRAP, GOOD, Policy::auto()).run(4, 60);
-    let warm = Sim::new(TRAP, GOOD, Policy::Auto(Box::new(seeded))).run(4, 60);
-    let best = Sim::new(TRAP, GOOD, Policy::Fixed(64)).run(4, 60);
-    assert!(warm > cold, "{warm} tokens/s with a calibration, {cold} without");
-    assert!(warm >= 0.9 * best, "{warm} tokens/s with a calibration, {best} is best");
 }
 
 /// Whatever is cheapest, a stream that gets nodes gets its floor and no more than its cap.
