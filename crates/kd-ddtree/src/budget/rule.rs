@@ -5,6 +5,9 @@ use super::round::{Outcome, Plan};
 
 /// Tokens more than others that a round may gain the stream with most left; if it seems to be more, that stream has ended.
 const MOST: f64 = 16.0;
+/// Rounds spared by drafting that make a further round of patience.
+const EARNED: f64 = 16.0;
+
 /// Kind of streams, and their number when drafting became the rule.
 pub(super) type Crowd = (usize, usize);
 
@@ -88,7 +91,8 @@ impl Rule {
         self.habits.gained((class, streams), self.rounds, [last - 1.0, open.mean]);
         let spared = 1.0 + plan.worth * open.mean - open.lasted;
         self.spared += spared;
-        let most = 2.0 * self.habits.of(class, streams).patience();
+        let patience = self.habits.of(class, streams).patience();
+        let most = patience + (self.spared / EARNED).clamp(0.0, patience);
         self.patience = (self.patience + spared).min(most);
     }
 
