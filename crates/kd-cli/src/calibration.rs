@@ -48,7 +48,12 @@ pub(crate) fn write(
     stored: &Stored,
 ) -> anyhow::Result<()> {
     let cells = |cells: &[StoredCell]| {
-        let cell = |c: &StoredCell| Cell { streams: c.streams, size: c.size, context: c.context, seconds: c.seconds };
+        let cell = |c: &StoredCell| Cell {
+            streams: c.streams,
+            size: c.size,
+            context: c.context,
+            seconds: c.seconds,
+        };
         cells.iter().map(cell).collect()
     };
     let file = File {

@@ -192,7 +192,8 @@ pub(super) fn fill(args: &PlanArgs, measured: &Measured, costs: &CostModel, reco
     let passes = |passes: &[Passes]| -> Value {
         let one = |p: &Passes| {
             let samples: Vec<f64> = p.seconds.0.iter().map(|s| (s * 1e7).round() / 1e4).collect();
-            let mut cell = json!({ "streams": p.streams, "size": p.size, "context": p.context, "samples_ms": samples });
+            let mut cell =
+                json!({ "streams": p.streams, "size": p.size, "context": p.context, "samples_ms": samples });
             if !p.gaps.0.is_empty() {
                 cell["host_gap"] = p.gaps.0.iter().map(|gap| (gap * 1e4).round() / 1e4).collect();
             }

@@ -226,15 +226,7 @@ impl Allocator {
         let rate = best.map_or(plain_rate, |(_, rate)| rate);
         let draft = |way: Way, kind: Kind| {
             let (reach, worth) = (market.reach(way.drafters, rate), market.worth.of(way.drafters));
-            Plan {
-                drafters: way.drafters,
-                reach,
-                kind,
-                rate,
-                worth,
-                plain,
-                ..idle
-            }
+            Plan { drafters: way.drafters, reach, kind, rate, worth, plain, ..idle }
         };
         let glance =
             |drafters: usize| draft(Way { drafters, rows: load.rows + drafters * load.depths }, Kind::Glance);

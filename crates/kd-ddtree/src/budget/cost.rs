@@ -79,7 +79,8 @@ impl CostModel {
         let line = |crowd: usize| self.verify[crowd].line(context, self.tempo);
         let near = crowd(streams);
         let verify = line(near);
-        let others = (0..CROWDS).filter(|&other| other != near).map(|other| (other.abs_diff(near), line(other)));
+        let others =
+            (0..CROWDS).filter(|&other| other != near).map(|other| (other.abs_diff(near), line(other)));
         let larger = others.filter(|(_, line)| line.largest() > verify.largest());
         let verify = match larger.min_by_key(|&(distance, _)| distance) {
             Some((_, other)) => verify.extended(&other),

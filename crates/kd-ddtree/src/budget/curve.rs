@@ -149,8 +149,13 @@ impl Line {
     /// This line, and beyond its end the other one as far as it goes, as much higher or lower as it is there.
     pub(crate) fn extended(mut self, other: &Line) -> Line {
         let end = self.largest();
-        let scale = self.0.last().map_or(1.0, |&(_, seconds)| seconds / other.at(end.ceil() as usize).unwrap_or(seconds));
-        self.0.extend(other.0.iter().filter(|&&(size, _)| size > end).map(|&(size, seconds)| (size, scale * seconds)));
+        let scale = self
+            .0
+            .last()
+            .map_or(1.0, |&(_, seconds)| seconds / other.at(end.ceil() as usize).unwrap_or(seconds));
+        self.0.extend(
+            other.0.iter().filter(|&&(size, _)| size > end).map(|&(size, seconds)| (size, scale * seconds)),
+        );
         self
     }
 

@@ -52,7 +52,10 @@ fn a_calibration_times_what_may_pay() {
             // The largest tree that may pay is no more than half as large again as one that was timed, and a row.
             let pays = (0..=64).filter(|&nodes| seconds(nodes) <= most).max().expect("plain decoding");
             let largest = timed.last().copied().expect("plain decoding");
-            assert!(3 * (largest + 1) >= 2 * pays, "{what}, {streams} streams: {timed:?}, {pays} nodes may pay");
+            assert!(
+                3 * (largest + 1) >= 2 * pays,
+                "{what}, {streams} streams: {timed:?}, {pays} nodes may pay"
+            );
         }
     }
 }

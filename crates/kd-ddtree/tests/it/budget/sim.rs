@@ -202,8 +202,7 @@ impl Sim {
                     ..Outcome::default()
                 };
                 let Policy::Auto(allocator) = &mut self.policy else { unreachable!("the policy is auto") };
-                let load =
-                    Load { streams, rows, drafting, context: 30, depths: DEPTHS, candidates: &[] };
+                let load = Load { streams, rows, drafting, context: 30, depths: DEPTHS, candidates: &[] };
                 let plan = allocator.plan(&load);
                 allocator.observe(&plan, &outcome);
             }
