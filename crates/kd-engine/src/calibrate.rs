@@ -3,6 +3,8 @@
 //! What rounds cost is a property of machine and models: it can be measured once, on tokens that nobody asked for, so that in
 //! service only what drafts are worth is left to be learnt. The rounds are those of any request with a tree of its own.
 
+use std::time::{Duration, Instant};
+
 use kd_attn::PAGE_TOKENS;
 use kd_ddtree::budget::SIZES;
 
@@ -15,41 +17,73 @@ use crate::{Request, RequestId, Speculation};
 const PROMPT: usize = 4;
 /// Rounds of one number of streams at most: trees that drafts do not fill cannot be timed for ever.
 const ROUNDS: usize = 4 * SIZES;
+/// How long one step times rounds: then requests may come and go.
+const SLICE: Duration = Duration::from_millis(100);
+/// A number of streams that is timed ÷ the one before it. Those between are taken to cost what their neighbours do.
+const APART: usize = 4;
+
+/// How far the rounds are timed.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Calibration {
+    /// Streams of the next round, 0 before the first one.
+    streams: usize,
+    /// Rounds of so many streams so far.
+    rounds: usize,
+}
 
 impl Engine {
-    /// Times rounds for the automatic budget if it knows no costs, a stream that waits would use them, and none runs that would
-    /// have to wait.
-    pub(crate) fn calibrate(&mut self) -> Result<(), DeviceError> {
-        let is_needed = |stream: &Stream| stream.request.speculation == Speculation::Auto;
-        if self.budget.is_calibrated() || !self.running.is_empty() || !self.waiting.iter().any(is_needed) {
-            return Ok(());
+    /// Times some of the rounds that the automatic budget lacks, if it started without costs and all requests that there are wait
+    /// for it. Nobody is kept waiting who has no use for it: streams that run go on, without drafts where these are a matter of the
+    /// budget. Whether this step went into that; the next one goes on with it.
+    pub(crate) fn calibrate(&mut self) -> Result<bool, DeviceError> {
+        let has_use = |stream: &Stream| stream.request.speculation == Speculation::Auto;
+        let most = self.most_streams();
+        let begins = self.calibration.streams == 0;
+        if !self.running.is_empty()
+            || self.waiting.is_empty()
+            || !self.waiting.iter().all(has_use)
+            || self.calibration.streams > most
+            || (begins && (most == 0 || self.budget.is_calibrated()))
+        {
+            return Ok(false);
         }
+        self.calibration.streams = self.calibration.streams.max(1);
         let waiting = std::mem::take(&mut self.waiting);
-        let timed = self.time_rounds();
-        self.running.clear();
+        let timed = self.time_rounds(most);
+        match timed {
+            Ok(()) => self.leave(),
+            // Nothing runs on a device that has failed.
+            Err(_) => self.running.clear(),
+        }
         self.waiting = waiting;
-        timed
+        timed.map(|()| true)
     }
 
-    /// Powers of two of streams up to the most that can run.
-    fn time_rounds(&mut self) -> Result<(), DeviceError> {
-        let depths = self.depths();
-        // Each stream has a page.
-        let most = if depths == 0 { 0 } else { self.options.slots().min(self.allocator.total()) };
-        let powers = (0..).map(|exponent| 1 << exponent).take_while(|&streams| streams < most);
-        for streams in powers.chain((most > 0).then_some(most)) {
-            for _ in 0..ROUNDS {
-                let Some(nodes) = self.budget.untimed(streams, depths, self.limits().cap) else { break };
-                if self.running.len() < streams {
-                    self.join(streams)?;
-                }
-                for stream in &mut self.running {
-                    stream.request.speculation = Speculation::Tree { nodes };
-                }
-                self.round(&mut Step::default())?;
+    /// Streams that can run together where streams draft: each has a page.
+    fn most_streams(&self) -> usize {
+        if self.depths() == 0 { 0 } else { self.options.slots().min(self.allocator.total()) }
+    }
+
+    /// Times rounds of the present number of streams for a while, and then goes on to the next one, of which `most` is the last.
+    fn time_rounds(&mut self, most: usize) -> Result<(), DeviceError> {
+        let (begin, Calibration { streams, rounds }) = (Instant::now(), self.calibration);
+        let (depths, cap) = (self.depths(), self.limits().cap);
+        for rounds in rounds..ROUNDS {
+            let Some(nodes) = self.budget.untimed(streams, depths, cap) else { break };
+            if begin.elapsed() >= SLICE {
+                return Ok(());
             }
-            self.leave();
+            if self.running.len() < streams {
+                self.join(streams)?;
+            }
+            for stream in &mut self.running {
+                stream.request.speculation = Speculation::Tree { nodes };
+            }
+            self.round(&mut Step::default())?;
+            self.calibration.rounds = rounds + 1;
         }
+        let next = if streams == most { most + 1 } else { (APART * streams).min(most) };
+        self.calibration = Calibration { streams: next, rounds: 0 };
         Ok(())
     }
 

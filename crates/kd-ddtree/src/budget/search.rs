@@ -102,9 +102,10 @@ impl<'a> Market<'a> {
         Some(self.prices.verify(self.load.rows)? + self.prices.draft(self.load.drafting).unwrap_or(0.0))
     }
 
-    /// Whether any draft was seen.
+    /// Whether drafts of all kinds of streams that may draft here were seen.
     pub(crate) fn is_gain_known(&self) -> bool {
-        self.gains.iter().any(|gain| gain.samples() > 0)
+        let ratios = self.crowds.last().map_or([0.0; CLASSES], |crowd| crowd.ratios);
+        self.gains.iter().zip(ratios).all(|(gain, ratio)| ratio == 0.0 || gain.samples() > 0)
     }
 
     /// Largest verify pass whose costs are known, in rows.
@@ -184,14 +185,19 @@ impl<'a> Market<'a> {
         Some((self.load.streams as f64 + gained * self.worth.of(way.drafters)) / seconds)
     }
 
-    /// Tokens that the drafts of a way are expected to gain; `None` before a draft of such streams was seen.
+    /// Tokens that the drafts of a way are expected to gain; `None` before a draft of such streams was seen. A kind of which none
+    /// was seen is taken to be like those that it runs with.
     fn gained(&self, crowd: &Crowd, way: Way) -> Option<f64> {
         let (nodes, full) = self.shape(way);
-        let mut sum = 0.0;
+        let (mut sum, mut known) = (0.0, 0.0);
         for (gain, ratio) in self.gains.iter().zip(crowd.ratios).filter(|(_, ratio)| *ratio > 0.0) {
-            sum += ratio * gain.expected(nodes)?;
+            if let Some(expected) = gain.expected(nodes) {
+                sum += ratio * expected;
+                known += ratio;
+            }
         }
-        Some(sum.min(full))
+        let all: f64 = crowd.ratios.iter().sum();
+        (known > 0.0).then(|| (sum * all / known).min(full))
     }
 
     /// Nodes of each drafting stream, and the tokens that all of them gain if everything is accepted.

@@ -17,7 +17,7 @@ fn a_stored_calibration_spares_the_rounds_of_one() {
     assert!(!seeded.is_calibrated() && seeded.untimed(4, DEPTHS, 64).is_some());
     seeded.seed(&learnt.costs().store());
     assert!(seeded.is_calibrated());
-    for streams in [1, 2, 4, 8, 16] {
+    for streams in [1, 4, 16] {
         assert_eq!(seeded.untimed(streams, DEPTHS, 64), None, "{streams} streams");
     }
     let warm = Sim::new(TRAP, GOOD, Policy::Auto(Box::new(seeded))).run(4, 60);

@@ -180,8 +180,8 @@ impl Sim {
     /// Times rounds of every size, as an engine does before it serves anything.
     fn calibrate(&mut self, most: usize) {
         let mut chances = std::mem::replace(&mut self.random, Random(most as u64));
-        let crowds = (0..).map(|power| 1 << power).take_while(|&streams| streams < 2 * most);
-        for streams in crowds {
+        let crowds = (0..).map(|power| 4usize.pow(power)).take_while(|&streams| streams < most);
+        for streams in crowds.chain([most]) {
             let next = |policy: &Policy| match policy {
                 Policy::Auto(allocator) => allocator.untimed(streams, DEPTHS, 64),
                 Policy::Fixed(_) => None,
