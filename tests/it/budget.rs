@@ -10,17 +10,17 @@ use crate::pairs::{TEMPERATURES, WIDE, at, fixed, wide};
 
 /// Costs by which `rows` rows take as long as one, and drafting next to nothing.
 fn free_rows(rows: usize) -> Stored {
-    let cell = |size, seconds| StoredCell { size, context: 200, seconds };
+    let cell = |size, seconds| StoredCell { streams: 1, size, context: 200, seconds };
     Stored {
         verify: [1, 2, 4, 8, 16, rows].map(|size| cell(size, 10.0)).into(),
-        draft: [1, 4, 16].map(|size| cell(size, 1e-3)).into(),
-        read_token: Some(1e-6),
+        draft: [1, 4, 16].map(|size| cell(size, 1e-6)).into(),
+        read_token: Some(1e-9),
     }
 }
 
 /// Costs by which nothing is worth a draft.
 fn dear_rows() -> Stored {
-    let cell = |size: usize| StoredCell { size, context: 200, seconds: 10.0 * size as f64 };
+    let cell = |size: usize| StoredCell { streams: 1, size, context: 200, seconds: 10.0 * size as f64 };
     Stored { verify: [1, 2, 4, 64].map(cell).into(), draft: [1, 16].map(cell).into(), read_token: Some(1.0) }
 }
 
@@ -62,6 +62,8 @@ fn tokens_do_not_depend_on_what_rounds_are_said_to_cost() {
 fn after_plain_rounds_the_drafter_knows_the_whole_context() {
     let models = demo_models();
     let mut engine = Engine::new(models.clone(), Pool::single(), OPTIONS).expect("a pair that fits");
+    // Nothing is calibrated then.
+    engine.budget_mut().seed(&free_rows(64));
     let request = fixed(40, 4096, 120);
     let answer = answers(&mut engine, std::slice::from_ref(&request)).remove(0);
     let drafted: Vec<_> =
@@ -83,4 +85,46 @@ fn after_plain_rounds_the_drafter_knows_the_whole_context() {
             rows.map(|row| round.tree.path_tokens(row).zip(&spine).take_while(|(a, b)| a == *b).count());
         assert!(common.max() > Some(0), "no node of the spine at position {}", round.start);
     }
+}
+
+/// Rounds are timed for those alone that have a use for it: others neither wait nor see any of it, and whoever waits may leave.
+#[test]
+fn rounds_are_timed_only_while_all_wait_for_it() {
+    let models = demo_models();
+    let mut engine = Engine::new(models.clone(), Pool::single(), OPTIONS).expect("a pair that fits");
+    let request = fixed(40, 4096, 60);
+    let both = [request.clone(), auto(&request)];
+    let arrivals: Vec<Arrival> = both.iter().cloned().map(Arrival::from).collect();
+    let ids = both.map(|request| engine.submit(request).expect("a valid request"));
+    let first = engine.step();
+    assert_eq!(engine.running(), 2, "a request without a use for it waited");
+    assert!(!first.events.is_empty() && !engine.budget().is_calibrated());
+    assert!(ids.into_iter().all(|id| engine.cancel(id)));
+    let free = engine.free_pages();
+
+    let id = engine.submit(auto(&request)).expect("a valid request");
+    let step = engine.step();
+    assert!(engine.budget().is_calibrated(), "nothing was timed");
+    assert!(step.events.is_empty() && step.rounds.is_empty() && step.outcome.is_none(), "{step:?}");
+    assert_eq!((engine.running(), engine.free_pages()), (0, free), "streams or pages are left");
+    assert!(engine.cancel(id) && engine.is_idle(), "who waits may leave");
+
+    let answers = run(&mut engine, &arrivals);
+    for answer in &answers {
+        answer.assert_equals(&plain(&models, &request), "beside a calibration");
+    }
+    // What was begun goes on, and ends: the next answer begins within some steps, and the one after it at once.
+    let mut steps = 0;
+    engine.submit(auto(&request)).expect("a valid request");
+    while engine.running() == 0 {
+        engine.step();
+        steps += 1;
+        assert!(steps < 1000, "no end");
+    }
+    while !engine.is_idle() {
+        engine.step();
+    }
+    engine.submit(auto(&request)).expect("a valid request");
+    engine.step();
+    assert_eq!(engine.running(), 1, "all that may pay was timed");
 }

@@ -13,7 +13,7 @@ use crate::args::cache_name;
 use crate::{input, models};
 
 /// Version of the file's layout.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// A calibration file.
 #[derive(Debug, Serialize, Deserialize)]
@@ -41,6 +41,8 @@ fn auto() -> String {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Cell {
+    /// Streams of a pass; they may have several rows each.
+    streams: usize,
     /// Rows of a verify pass, or streams that draft.
     size: usize,
     context: usize,
@@ -55,7 +57,12 @@ pub(crate) fn write(
     stored: &Stored,
 ) -> anyhow::Result<()> {
     let cells = |cells: &[StoredCell]| {
-        let cell = |c: &StoredCell| Cell { size: c.size, context: c.context, seconds: c.seconds };
+        let cell = |c: &StoredCell| Cell {
+            streams: c.streams,
+            size: c.size,
+            context: c.context,
+            seconds: c.seconds,
+        };
         cells.iter().map(cell).collect()
     };
     let file = File {
@@ -106,7 +113,7 @@ fn check(models: &Models, (device, threads): &(String, usize), bytes: &[u8]) -> 
             if !(c.seconds > 0.0 && c.seconds.is_finite()) || c.size == 0 {
                 bail!("{name} {i} has size {} and {} seconds, which must be positive", c.size, c.seconds);
             }
-            Ok(StoredCell { size: c.size, context: c.context, seconds: c.seconds })
+            Ok(StoredCell { streams: c.streams, size: c.size, context: c.context, seconds: c.seconds })
         });
         checked.collect()
     };

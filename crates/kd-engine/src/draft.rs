@@ -30,9 +30,7 @@ pub(crate) struct Drafts {
 impl Engine {
     /// The tree of each member; drafting streams share one pass of the drafter.
     pub(crate) fn draft(&mut self, members: &[(usize, u32)]) -> Result<Drafts, DeviceError> {
-        // A tree is no deeper than it has nodes.
-        let depths = self.models.drafter.as_ref().map_or(0, |drafter| drafter.config().block_size - 1);
-        let depths = depths.min(self.nodes);
+        let depths = self.depths();
         let stream = |i: usize| -> &Stream { &self.running[members[i].0] };
         // Those with a tree of their own draft in every round.
         let (mut drafting, mut may, mut nodes) = (Vec::new(), Vec::new(), 0);
@@ -80,6 +78,12 @@ impl Engine {
         }
         drafts.outcome.rows = drafts.trees.iter().map(|tree| tree.rows().len()).sum();
         Ok(drafts)
+    }
+
+    /// Tokens that a draft is deep, 0 where nothing can be drafted. A tree is no deeper than it has nodes.
+    pub(crate) fn depths(&self) -> usize {
+        let depths = self.models.drafter.as_ref().map_or(0, |drafter| drafter.config().block_size - 1);
+        depths.min(self.nodes)
     }
 
     /// Which of the drafting members, the first `own` of which draft in every round, will draft in the next one.
@@ -134,7 +138,7 @@ impl Engine {
     }
 
     /// Nodes of a stream that shares the budget.
-    fn limits(&self) -> StreamLimits {
+    pub(crate) fn limits(&self) -> StreamLimits {
         let StreamLimits { floor, cap } = self.budget.options().limits;
         StreamLimits { floor: floor.min(self.nodes), cap: cap.min(self.nodes) }
     }

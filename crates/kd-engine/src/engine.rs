@@ -13,6 +13,7 @@ use kd_tensor::Pool;
 use kd_text::Tokenizer;
 
 use crate::backend::{Backend, DeviceError};
+use crate::calibrate::Calibration;
 use crate::cpu::Cpu;
 use crate::pages::PageAllocator;
 use crate::round::Round;
@@ -99,6 +100,7 @@ pub struct Engine {
     pub(crate) builder: TreeBuilder,
     pub(crate) forest: Forest,
     pub(crate) budget: Allocator,
+    pub(crate) calibration: Calibration,
     next_id: u64,
 }
 
@@ -141,6 +143,7 @@ impl Engine {
             builder: TreeBuilder::new(),
             forest: Forest::new(),
             budget: Allocator::new(Options::default()),
+            calibration: Calibration::default(),
             next_id: 0,
             models,
             options,
@@ -234,6 +237,7 @@ impl Engine {
 
     /// As [`budget`](Self::budget), to start from costs that were measured before, or anew.
     pub fn budget_mut(&mut self) -> &mut Allocator {
+        self.calibration = Default::default();
         &mut self.budget
     }
 
@@ -284,6 +288,9 @@ impl Engine {
     }
 
     fn try_step(&mut self, step: &mut Step) -> Result<(), DeviceError> {
+        if self.calibrate()? {
+            return Ok(());
+        }
         self.admit()?;
         self.prefill(step)?;
         let before = self.backend.graphs();
@@ -293,7 +300,7 @@ impl Engine {
         Ok(())
     }
 
-    fn admit(&mut self) -> Result<(), DeviceError> {
+    pub(crate) fn admit(&mut self) -> Result<(), DeviceError> {
         while self.running.len() < self.options.slots() {
             let Some(next) = self.waiting.front() else { break };
             // Strictly in order: a long request is not overtaken for ever by short ones.
@@ -362,7 +369,7 @@ impl Engine {
     }
 
     /// Takes the running stream `at` out.
-    fn release(&mut self, at: usize) {
+    pub(crate) fn release(&mut self, at: usize) {
         let stream = self.running.remove(at);
         self.backend.close(&stream.sequence);
         self.allocator.give_back(stream.sequence.pages);

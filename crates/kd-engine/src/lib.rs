@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod backend;
+mod calibrate;
 mod cpu;
 pub mod cuda;
 mod draft;

@@ -22,6 +22,7 @@ const TOKENS: usize = 64;
 /// Timed passes of one size and context.
 #[derive(Debug)]
 pub(super) struct Passes {
+    pub(super) streams: usize,
     /// Rows, or streams that draft.
     pub(super) size: usize,
     pub(super) context: usize,
@@ -46,7 +47,12 @@ pub(super) struct Measured {
 impl Measured {
     /// Medians, as an allocator starts from them.
     pub(super) fn stored(&self) -> Stored {
-        let cell = |p: &Passes| StoredCell { size: p.size, context: p.context, seconds: p.seconds.median() };
+        let cell = |p: &Passes| StoredCell {
+            streams: p.streams,
+            size: p.size,
+            context: p.context,
+            seconds: p.seconds.median(),
+        };
         Stored {
             verify: self.verify.iter().map(cell).collect(),
             draft: self.draft.iter().map(cell).collect(),
@@ -158,21 +164,18 @@ impl<'a> Meter<'a> {
                     }
                 }
             }
-            verify.push(Passes { size: streams * (1 + nodes), context, seconds, gaps });
+            verify.push(Passes { streams, size: streams * (1 + nodes), context, seconds, gaps });
         }
         self.measured.read.0.extend(read.0);
         self.measured.draft.push(Passes {
+            streams,
             size: streams,
             context,
             seconds: drafts,
             gaps: Samples::default(),
         });
-        // Sizes that more than one number of streams reaches are timed by the first.
-        let known =
-            |p: &Passes| self.measured.verify.iter().any(|v| (v.size, v.context) == (p.size, p.context));
-        verify.retain(|p| !known(p));
         self.measured.verify.extend(verify);
-        self.measured.verify.sort_by_key(|p| (p.context, p.size));
+        self.measured.verify.sort_by_key(|p| (p.context, p.streams, p.size));
         Ok(())
     }
 

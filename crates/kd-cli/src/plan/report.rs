@@ -34,7 +34,7 @@ pub(super) fn print(
     costs: &CostModel,
 ) -> anyhow::Result<()> {
     let mut out = stdout().lock();
-    let heads = ["rows", "context", "verify", "spread", "µs a row", "floor", "time / floor"];
+    let heads = ["streams", "rows", "context", "verify", "spread", "µs a row", "floor", "time / floor"];
     let timed = measured.verify.iter().any(|p| !p.gaps.0.is_empty());
     let mut table = Table::new(heads.into_iter().chain(timed.then_some("host gap")));
     for p in &measured.verify {
@@ -42,6 +42,7 @@ pub(super) fn print(
         let work = work::target(models.target.config(), p.size as f64, p.context as f64);
         let (floor, _) = floors.seconds(work.multiply_adds, work.bytes);
         let row = [
+            p.streams.to_string(),
             p.size.to_string(),
             p.context.to_string(),
             milliseconds(median),
@@ -93,7 +94,15 @@ fn milliseconds(seconds: f64) -> String {
 /// The passes of the shortest context.
 fn shortest(measured: &Measured) -> Vec<&Passes> {
     let context = measured.verify.iter().map(|p| p.context).min();
-    measured.verify.iter().filter(|p| Some(p.context) == context).collect()
+    context.map_or_else(Vec::new, |context| by_size(&measured.verify, context))
+}
+
+/// Those of one context, each size by the fewest streams that were timed in it.
+fn by_size(passes: &[Passes], context: usize) -> Vec<&Passes> {
+    let mut here: Vec<&Passes> = passes.iter().filter(|p| p.context == context).collect();
+    here.sort_by_key(|p| (p.size, p.streams));
+    here.dedup_by_key(|p| p.size);
+    here
 }
 
 /// What a row costs below and above the knee: the split of the curve into two lines that lie nearest to it.
@@ -131,10 +140,10 @@ fn fit(points: &[(f64, f64)]) -> (f64, f64, f64) {
 /// For every number of streams the budget that is expected to bring most tokens a second.
 fn best(args: &PlanArgs, measured: &Measured, costs: &CostModel) -> Vec<Choice> {
     let context = measured.verify.iter().map(|p| p.context).min().unwrap_or(0);
-    let prices = costs.prices(context);
     let most = args.max_rows.get();
     let choices = args.streams.iter().map(|streams| {
         let streams = streams.get();
+        let prices = costs.prices(context, streams);
         let plain = rate(&prices, measured, streams, 0)?;
         let nodes = (0..measured.gain.len()).filter(|nodes| streams * (1 + nodes) <= most.max(streams));
         let rated = nodes.filter_map(|nodes| Some((nodes, rate(&prices, measured, streams, nodes)?)));
@@ -156,7 +165,7 @@ pub(super) fn plot(path: &Path, measured: &Measured) -> anyhow::Result<()> {
     let mut contexts: Vec<usize> = measured.verify.iter().map(|p| p.context).collect();
     contexts.dedup();
     let points = |passes: &[Passes], context: usize| {
-        let here = passes.iter().filter(|p| p.context == context);
+        let here = by_size(passes, context).into_iter();
         here.map(|p| (p.size as f64, p.seconds.median() * 1e3)).collect()
     };
     let mut lines: Vec<Line> = contexts
@@ -183,7 +192,8 @@ pub(super) fn fill(args: &PlanArgs, measured: &Measured, costs: &CostModel, reco
     let passes = |passes: &[Passes]| -> Value {
         let one = |p: &Passes| {
             let samples: Vec<f64> = p.seconds.0.iter().map(|s| (s * 1e7).round() / 1e4).collect();
-            let mut cell = json!({ "size": p.size, "context": p.context, "samples_ms": samples });
+            let mut cell =
+                json!({ "streams": p.streams, "size": p.size, "context": p.context, "samples_ms": samples });
             if !p.gaps.0.is_empty() {
                 cell["host_gap"] = p.gaps.0.iter().map(|gap| (gap * 1e4).round() / 1e4).collect();
             }

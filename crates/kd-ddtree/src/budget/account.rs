@@ -1,7 +1,7 @@
 //! What learning may cost.
 
-/// Rounds' worth of time that can be saved up. Nothing that costs more is ever looked at.
-pub(crate) const ROOM: f64 = 6.0;
+/// Rounds' worth of time that can be saved up.
+const ROOM: f64 = 6.0;
 /// Rounds' worth of time to begin with: enough to look at a drafter once, where that is dear.
 const START: f64 = 1.5;
 
@@ -30,15 +30,14 @@ impl Account {
     /// if it was better.
     pub(crate) fn spend(&mut self, regret: f64, round: f64) {
         self.spent += regret;
-        if let Some(credit) = &mut self.credit {
-            // A look that went well pays for few further ones: most of that is luck.
-            *credit = (*credit - regret).min(credit.max(START * round));
-        }
+        let credit = self.credit.get_or_insert(START * round);
+        // A look that went well pays for few further ones: most of that is luck.
+        *credit = (*credit - regret).min(credit.max(START * round));
     }
 
-    /// Whether a round that is expected to cost `regret` seconds can be afforded.
-    pub(crate) fn affords(&self, regret: f64) -> bool {
-        self.credit.is_some_and(|credit| credit >= regret.max(0.0))
+    /// Whether a round that is expected to cost `regret` seconds can be afforded where one of the best kind takes `round`.
+    pub(crate) fn affords(&self, regret: f64, round: f64) -> bool {
+        self.credit.unwrap_or(START * round) >= regret.max(0.0)
     }
 
     /// Seconds spent so far.

@@ -1,43 +1,46 @@
 //! Who drafts in a round, and how many nodes are verified.
 
-use std::cmp::{Ordering, Reverse};
+use std::cmp::Reverse;
 
 use super::account::Account;
+use super::buckets::{SIZES, edge};
 use super::calibration::{Calibrated, Calibration, Errors, Verdict};
 use super::cost::{CostModel, Stored};
 use super::gain::Gain;
 use super::growth::Growth;
+use super::order::{Worth, streams_of};
 use super::record::{CLASSES, Record};
+use super::round::{Counts, Kind, Outcome, Plan};
+use super::rule::Rule;
 use super::search::{Candidate, Load, Market, Way};
 use crate::forest::StreamLimits;
 use crate::row::DraftRow;
 use crate::tree::{MAX_NODES, Tree};
 
 /// Rounds without nodes before anything else is thought of.
-const WARM: u32 = 4;
-/// How drafting must compare with plain decoding to become the rule, and to remain it, where there is one stream.
-const BETTER: f64 = 1.01;
-const STILL: f64 = 0.99;
-/// What it must be better beyond that where there are many.
-const TOGETHER: f64 = 0.04;
-/// Rounds between two reviews while plain decoding is the rule.
-const REVIEW: u32 = 8;
-/// Rounds after which the other way is looked at again: at first, and at most.
-const AGAIN: [u32; 2] = [64, 2048];
+const WARM: u64 = 4;
+/// Rounds between two reviews while plain decoding is the rule: at first, and at most.
+const REVIEW: [u32; 2] = [8, 64];
+/// What drafts may be worth at the very best, in units of a new stream's.
+const HOPE: f64 = 2.5;
+/// How much better drafts are taken to be where they are looked at.
+const NEARLY: f64 = 1.5;
+/// Rounds after which drafts are glanced at whatever they were like.
+const SELDOM: u32 = 256;
+/// Times that a calibration takes each size.
+const TIMED: u32 = 3;
+/// Rounds for which a plan holds while drafting is better than plain decoding by more than a share.
+const HOLD: (u32, f64) = (2, 1.25);
 /// Drafted rounds between two plain ones, so that the comparison stays true: at least and at most, and how many more for an
 /// advantage of one.
 const COMPARE: [u32; 2] = [8, 48];
 const CLOSE: f64 = 200.0;
 
+/// Tokens of context at which a calibration is taken.
+const CALIBRATED: usize = 0;
+
 /// Nodes at which streams are compared.
 const USUAL: f64 = 8.0;
-
-/// How drafting must compare with plain decoding to be the rule. Of many streams that draft some end early, and the last ones run
-/// alone; a single one loses nothing by that.
-fn margin(streams: usize, drafting: bool) -> f64 {
-    let alone = if drafting { STILL } else { BETTER };
-    alone + TOGETHER * (1.0 - 1.0 / streams as f64)
-}
 
 /// Drafted rounds between two plain ones: the fewer the closer drafting is to plain decoding, and the less a plain one costs.
 fn distance(advantage: f64) -> u32 {
@@ -58,74 +61,6 @@ impl Default for Options {
     fn default() -> Self {
         Self { limits: StreamLimits { floor: 0, cap: 64 }, exploration: 0.01 }
     }
-}
-
-/// What was decided before a round.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Plan {
-    /// So many streams draft: the first ones of [`Load::candidates`].
-    pub drafters: usize,
-    /// Most nodes that may be of use.
-    reach: usize,
-    kind: Kind,
-    /// Tokens a second of the best way known; not positive before one is.
-    rate: f64,
-    /// What a gained token is worth, if this is a look.
-    worth: f64,
-    /// Seconds of a round without nodes.
-    plain: f64,
-    streams: usize,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Kind {
-    /// The best way known.
-    Best,
-    /// To learn; with so many rows, where they are given.
-    Look(Option<usize>),
-}
-
-/// What a round took and gained.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Outcome {
-    /// Rows of the verify pass.
-    pub rows: usize,
-    /// Streams that drafted, those with a budget of their own included.
-    pub drafting: usize,
-    /// Committed tokens of a stream, the mean over all.
-    pub context: usize,
-    /// Committed tokens that the drafter read before it drafted.
-    pub read_tokens: usize,
-    /// Seconds of reading them.
-    pub read: f64,
-    /// Seconds of drafting, building and choosing.
-    pub draft: f64,
-    /// Whether a draft was at work while something else was waited for: `draft` is less than it costs, and nothing is learnt of it.
-    pub overlapped: bool,
-    /// Seconds of everything after.
-    pub verify: f64,
-    /// Draft tokens that were expected to be accepted: Φ of the nodes that the allocator chose.
-    pub promised: f64,
-    /// Draft tokens accepted of these nodes.
-    pub accepted: f64,
-}
-
-impl Outcome {
-    /// Seconds of the whole round.
-    pub fn seconds(&self) -> f64 {
-        self.read + self.draft + self.verify
-    }
-}
-
-/// How many rounds were spent on what.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Rounds without nodes because that was best.
-    pub plain: u64,
-    /// Rounds that drafted because that was best.
-    pub drafted: u64,
-    /// Rounds that were spent to learn.
-    pub looks: u64,
 }
 
 /// What was learnt from streams of one kind.
@@ -154,39 +89,17 @@ pub struct Allocator {
     classes: [Class; CLASSES],
     account: Account,
     counts: Counts,
-    /// Whether drafting is the rule.
-    drafting: bool,
-    /// Rounds since the other way was last seen, and how many it may be.
-    since: u32,
-    again: u32,
-    /// Rounds until the next review, and the streams for which the last one holds, as [`streams_of`] counts them.
+    rule: Rule,
+    /// What a draft was worth at which was just glanced, and whether that was the first glance at these streams.
+    glanced: Option<f64>,
+    first: bool,
+    /// What the last review decided, for how many rounds it holds if streams remain as they were, as [`streams_of`] counts them,
+    /// and for how long the next one holds that finds nothing new.
+    held: Option<Plan>,
     rest: u32,
+    calm: u32,
     reviewed: [usize; 3],
-    rounds: u32,
-}
-
-/// What a review depends on: all streams, those that may draft, and those of them that never did.
-fn streams_of(streams: usize, candidates: &[Candidate]) -> [usize; 3] {
-    let fresh = candidates.iter().filter(|candidate| candidate.record.drafts() == 0).count();
-    [streams, candidates.len(), fresh]
-}
-
-/// Orders streams by what their drafts may be worth.
-#[derive(PartialEq)]
-struct Worth(f64);
-
-impl Eq for Worth {}
-
-impl PartialOrd for Worth {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Worth {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.0.total_cmp(&other.0)
-    }
+    rounds: u64,
 }
 
 impl Allocator {
@@ -202,13 +115,39 @@ impl Allocator {
             classes: Default::default(),
             account: Account::new(options.exploration),
             counts: Counts::default(),
-            drafting: false,
-            since: 0,
-            again: AGAIN[0],
+            rule: Rule::default(),
+            glanced: None,
+            first: false,
+            held: None,
             rest: 0,
+            calm: REVIEW[0],
             reviewed: [0; 3],
             rounds: 0,
         }
+    }
+
+    /// Nodes of each of `streams` streams with trees of their own, `depths` deep and of at most `nodes` nodes, in the next round of a
+    /// calibration: of the sizes that may ever pay the least that was not timed. `None` once all were.
+    pub fn untimed(&self, streams: usize, depths: usize, nodes: usize) -> Option<usize> {
+        let prices = self.costs.prices(CALIBRATED, streams);
+        let plain = prices.verify(streams);
+        let sizes = (0..SIZES).map(edge).filter(|&rows| rows >= streams).map(|rows| rows / streams - 1);
+        for size in sizes.take_while(|&size| size <= nodes) {
+            let rows = streams * (1 + size);
+            if self.costs.verified(streams, rows, CALIBRATED) < TIMED {
+                return Some(size);
+            }
+            let seconds = prices.verify(rows)? + prices.draft(streams).unwrap_or(0.0);
+            if seconds > plain? * (1 + depths) as f64 {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// Whether rounds with drafts were timed, here or by another process.
+    pub fn is_calibrated(&self) -> bool {
+        self.costs.prices(CALIBRATED, 1).draft(1).is_some()
     }
 
     /// Starts from costs that were measured before.
@@ -259,71 +198,88 @@ impl Allocator {
     /// Decides who drafts.
     pub fn plan(&mut self, load: &Load<'_>) -> Plan {
         let streams = load.streams;
-        let idle =
-            Plan { drafters: 0, reach: 0, kind: Kind::Best, rate: 0.0, worth: 1.0, plain: 0.0, streams };
+        let left = load.candidates.iter().map(|candidate| candidate.left).max().unwrap_or(0);
+        let new = self.rule.begin(streams, left);
+        let (kind, rate, worth, plain) = (Kind::Best, 0.0, 1.0, 0.0);
+        let idle = Plan { drafters: 0, reach: 0, kind, rate, worth, plain, streams, left };
         if self.rounds < WARM || load.candidates.is_empty() {
             return idle;
         }
         let reviewed = streams_of(streams, load.candidates);
-        if self.rests(reviewed) {
+        if let Some(held) = self.held.filter(|_| self.rests(reviewed) && !new) {
             self.rest -= 1;
-            return idle;
+            return Plan { left, ..held };
         }
+        let class = load.candidates[0].record.class();
+        if new {
+            self.rule.renew(class, streams);
+        }
+        let (habit, glanced) = (self.rule.habit(class, streams), self.glanced.take());
         let market = self.market(*load);
         // Nothing is compared with a guess: rounds of a new size or context are plain until they are measured.
         let Some(plain) = market.plain_seconds().filter(|_| market.is_size_measured(load.rows)) else {
             return idle;
         };
         let plain_rate = streams as f64 / plain;
-        let needed = plain_rate * margin(streams, self.drafting);
+        let needed = plain_rate * self.rule.needed(&habit);
         let best = market.best().filter(|&(_, rate)| rate > needed);
         let rate = best.map_or(plain_rate, |(_, rate)| rate);
-        let draft = |drafters: usize, kind: Kind| {
-            let reach = market.reach(drafters, rate);
-            Plan { drafters, reach, kind, rate, worth: market.worth(drafters), plain, streams }
+        let draft = |way: Way, kind: Kind| {
+            let (reach, worth) = (market.reach(way.drafters, rate), market.worth.of(way.drafters));
+            Plan { drafters: way.drafters, reach, kind, rate, worth, plain, ..idle }
         };
-        let look = |way: Way| {
-            let plan = draft(way.drafters, Kind::Look(Some(way.rows)));
-            Plan { reach: plan.reach.max(way.rows - load.rows), ..plan }
-        };
-        let compare = Plan { kind: Kind::Look(None), rate, plain, ..idle };
-        let affords = |regret| self.account.affords(regret);
+        let glance =
+            |drafters: usize| draft(Way { drafters, rows: load.rows + drafters * load.depths }, Kind::Glance);
+        let compare = Plan { kind: Kind::Compare, rate, plain, ..idle };
+        let affords = |regret: f64| self.account.affords(regret, plain);
         let plan = match best {
             Some((_, rate))
-                if self.since >= distance(rate / plain_rate) && affords(plain - streams as f64 / rate) =>
+                if self.rule.since() >= distance(rate / plain_rate)
+                    && affords(plain - streams as f64 / rate) =>
             {
                 compare
             }
-            Some((way, _)) => {
-                let promising = market.promising(rate, affords);
-                promising.map_or_else(|| draft(way.drafters, Kind::Best), |(way, _)| look(way))
-            }
+            Some((way, _)) => draft(way, Kind::Best),
             None => {
-                let promising = market.promising(rate, affords);
-                // What is in doubt is cleared up before what is only unmeasured, if that costs less.
-                let cheaper = |r: f64| promising.is_none_or(|(_, other)| r <= other);
-                let probe =
-                    market.probe(rate, margin(streams, false)).filter(|&(_, r)| affords(r) && cheaper(r));
-                let refresh =
-                    || market.refresh(rate).filter(|&(_, r)| self.since >= self.again && affords(r));
-                let way = || promising.or_else(refresh).map(|(way, _)| look(way));
-                let probe = probe.map(|(drafters, _)| draft(drafters, Kind::Look(None)));
-                probe.or_else(way).unwrap_or(Plan { rate, plain, ..idle })
+                // One stream's draft was so good that it would pay if all were like it.
+                let pays = |worth: f64| market.rate_if(worth) > habit.needed() * plain_rate;
+                let alike = glanced.filter(|&worth| pays(worth)).and_then(|_| market.all());
+                let hopeful = self.rule.since() >= SELDOM || !market.is_gain_known() || pays(HOPE);
+                let due = new || self.rule.since() >= habit.again;
+                let glances = alike.or_else(|| market.glance().filter(|_| due && hopeful));
+                let (drafters, _) = glances.filter(|&(_, regret)| affords(regret)).unwrap_or_default();
+                if drafters > 0 { glance(drafters) } else { Plan { rate, plain, ..idle } }
             }
         };
         let drafts = best.is_some();
-        if drafts != self.drafting {
-            (self.drafting, self.since, self.again) = (drafts, 0, AGAIN[0]);
+        let advantage = rate / plain_rate;
+        // An answer's beginning says little of how it goes on.
+        if glanced.is_some() && !self.first && !drafts && plan.kind != Kind::Glance {
+            self.rule.failed(class, streams);
         }
-        self.rest = if plan == (Plan { rate, plain, ..idle }) { REVIEW } else { 0 };
+        self.first = new;
+        self.rule.follow(drafts.then_some((class, streams)), false);
+        let is_idle = plan == (Plan { rate, plain, ..idle });
+        self.calm = if is_idle { (2 * self.calm).min(REVIEW[1]) } else { REVIEW[0] };
+        let until = habit.again.saturating_sub(self.rule.since()).max(1);
+        let all = plan.kind == Kind::Best && plan.drafters == load.candidates.len() && advantage > HOLD.1;
+        self.rest = if is_idle {
+            (self.calm / 2).min(until)
+        } else if all {
+            HOLD.0
+        } else {
+            0
+        };
+        self.held = (self.rest > 0).then_some(plan);
         self.reviewed = reviewed;
         plan
     }
 
-    /// Whether the streams of this plan will draft in the round after it as well, as far as that can be said before it is run.
+    /// Whether the streams of this plan will draft in the next round as well, as far as that can be said before this one is run.
+    /// Whoever drafts ahead of a decision drafts for nothing where it turns out differently.
     pub fn goes_on(&self, plan: &Plan) -> bool {
-        let next = distance(plan.rate * plan.plain / plan.streams as f64);
-        plan.drafters > 0 && self.drafting && self.since + 1 < next
+        let advantage = plan.rate * plan.plain / plan.streams as f64;
+        plan.drafters > 0 && self.rule.drafting().is_some() && self.rule.since() + 1 < distance(advantage)
     }
 
     /// Draft rows of the stream of this record with the probabilities that they are worth.
@@ -335,19 +291,21 @@ impl Allocator {
     pub fn growth(&self, plan: &Plan, load: &Load<'_>) -> Growth {
         let market = self.market(*load);
         let drafters = plan.drafters;
-        let fixed = match plan.kind {
-            Kind::Look(Some(rows)) => Some(rows - load.rows),
-            _ => None,
-        };
         let least = drafters * load.depths;
         let floor = drafters * self.options.limits.floor;
-        let least = least.max(floor).max(fixed.unwrap_or(0)).min(plan.reach);
-        Growth::new(&market, drafters, floor, [least, plan.reach], fixed)
+        let least = least.max(floor).min(plan.reach);
+        // Drafts that nearly pay are verified, or what they are worth would never be known.
+        let worth = plan.worth * if plan.kind == Kind::Glance { NEARLY } else { 1.0 };
+        Growth::new(&market, (drafters, worth), floor, [least, plan.reach])
     }
 
     /// Learns from the tree that was grown of the draft of a stream of this plan, before it is cut to what is verified.
     pub fn drafted(&mut self, plan: &Plan, record: &mut Record, tree: &Tree) {
-        self.classes[record.class()].gain.observe(record, tree, plan.drafters.max(1));
+        let worth =
+            self.classes[record.class()].gain.observe(record, tree, plan.drafters.max(1), self.rounds);
+        if plan.kind == Kind::Glance {
+            self.glanced = Some(self.glanced.unwrap_or(0.0) + worth / plan.drafters as f64);
+        }
     }
 
     /// Learns from the tokens that the target chose where a stream had drafted.
@@ -358,36 +316,36 @@ impl Allocator {
     /// Learns from a round of this plan.
     pub fn observe(&mut self, plan: &Plan, outcome: &Outcome) {
         self.rounds = self.rounds.saturating_add(1);
-        self.since = self.since.saturating_add(1);
         self.costs.observe_read(outcome.read_tokens, outcome.read);
         if outcome.drafting > 0 && !outcome.overlapped {
             self.costs.observe_draft(outcome.drafting, outcome.context, outcome.draft);
         }
-        self.costs.observe_verify(outcome.rows, outcome.context, outcome.verify);
-        let plain = if plan.plain > 0.0 { plan.plain } else { outcome.seconds() };
+        self.costs.observe_verify(plan.streams, outcome.rows, outcome.context, outcome.verify);
+        let usual = if plan.drafters > 0 { self.usual(plan.streams, outcome) } else { outcome.seconds() };
         match plan.kind {
-            Kind::Best => self.account.earn(outcome.seconds(), plain),
-            Kind::Look(_) => {
+            // Rounds that nothing was decided for save nothing up.
+            Kind::Best if plan.plain > 0.0 => self.account.earn(outcome.seconds(), plan.plain),
+            Kind::Best => {}
+            Kind::Compare | Kind::Glance => {
                 let tokens = plan.streams as f64 + plan.worth * outcome.accepted;
-                // A disturbance would have come anyway: what a look costs is what such a round takes.
-                let prices = self.costs.prices(outcome.context);
-                let verify = prices.verify(outcome.rows).unwrap_or(outcome.verify);
-                let draft = prices.draft(outcome.drafting).unwrap_or(outcome.draft);
-                let usual = prices.read(outcome.read_tokens) + draft + verify;
-                self.account.spend(outcome.seconds().min(usual) - tokens / plan.rate, plain);
+                self.account.spend(usual - tokens / plan.rate, plan.plain);
             }
         }
         let count = match (plan.kind, plan.drafters) {
-            (Kind::Look(_), _) => &mut self.counts.looks,
+            (Kind::Compare | Kind::Glance, _) => &mut self.counts.looks,
             (Kind::Best, 0) => &mut self.counts.plain,
             (Kind::Best, _) => &mut self.counts.drafted,
         };
         *count += 1;
-        let other = (plan.drafters == 0) == self.drafting;
-        if other {
-            self.again = if plan.drafters > 0 { (2 * self.again).min(AGAIN[1]) } else { self.again };
-            self.since = 0;
-        }
+        self.rule.observe(plan, outcome, usual);
+    }
+
+    /// Seconds that such a round takes: a disturbance would have come anyway.
+    fn usual(&self, streams: usize, outcome: &Outcome) -> f64 {
+        let prices = self.costs.prices(outcome.context, streams);
+        let verify = prices.verify(outcome.rows).unwrap_or(outcome.verify);
+        let draft = prices.draft(outcome.drafting).unwrap_or(outcome.draft);
+        outcome.seconds().min(prices.read(outcome.read_tokens) + draft + verify)
     }
 
     /// Whether the last review still holds for these streams.
@@ -397,6 +355,8 @@ impl Allocator {
 
     fn market<'a>(&'a self, load: Load<'a>) -> Market<'a> {
         let gains = self.classes.each_ref().map(|class| &class.gain);
-        Market::new(load, &self.costs, gains, self.options.limits, self.drafting)
+        let class = load.candidates.first().map_or(0, |candidate| candidate.record.class());
+        let last = self.rule.last(class, load.streams);
+        Market::new(load, &self.costs, gains, self.options.limits, last)
     }
 }

@@ -5,9 +5,19 @@ use super::curve::{Curve, Line};
 /// How fast the tempo follows the machine, a share of each surprise.
 const TEMPO: f64 = 0.2;
 
+/// Powers of two of streams whose passes are kept apart: rows of one stream share its context, those of several do not.
+const CROWDS: usize = 8;
+
+/// The number of streams that stands for this one: the power of two that reaches it.
+fn crowd(streams: usize) -> usize {
+    (streams.clamp(1, 1 << (CROWDS - 1)).next_power_of_two().ilog2() as usize).min(CROWDS - 1)
+}
+
 /// Seconds of one bucket of a stored calibration.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StoredCell {
+    /// Streams of the pass.
+    pub streams: usize,
     /// Rows of the pass, or streams that drafted.
     pub size: usize,
     /// Committed tokens of a stream, the mean over streams.
@@ -33,7 +43,8 @@ pub struct Stored {
 /// as the *tempo*, so that a slow minute in which only plain rounds were seen does not make trees look cheap.
 #[derive(Debug, Clone, Default)]
 pub struct CostModel {
-    verify: Curve,
+    /// By the streams of a pass.
+    verify: [Curve; CROWDS],
     draft: Curve,
     /// Logarithm of the seconds that reading one token takes, at tempo 1.
     read: Option<f64>,
@@ -42,9 +53,9 @@ pub struct CostModel {
 }
 
 impl CostModel {
-    /// Takes the seconds of a verify pass of `rows` rows.
-    pub fn observe_verify(&mut self, rows: usize, context: usize, seconds: f64) {
-        let surprise = self.verify.observe(rows, context, log(seconds) - self.tempo);
+    /// Takes the seconds of a verify pass of `rows` rows of `streams` streams.
+    pub fn observe_verify(&mut self, streams: usize, rows: usize, context: usize, seconds: f64) {
+        let surprise = self.verify[crowd(streams)].observe(rows, context, log(seconds) - self.tempo);
         self.tempo += TEMPO * surprise.unwrap_or(0.0);
     }
 
@@ -62,51 +73,58 @@ impl CostModel {
         }
     }
 
-    /// What things cost at this context, now.
-    pub fn prices(&self, context: usize) -> Prices {
+    /// What things cost a round of `streams` streams at this context, now. Sizes beyond those that so many streams have run are
+    /// taken to grow as they do for the nearest number that has.
+    pub fn prices(&self, context: usize, streams: usize) -> Prices {
+        let line = |crowd: usize| self.verify[crowd].line(context, self.tempo);
+        let near = crowd(streams);
+        let verify = line(near);
+        let others =
+            (0..CROWDS).filter(|&other| other != near).map(|other| (other.abs_diff(near), line(other)));
+        let larger = others.filter(|(_, line)| line.largest() > verify.largest());
+        let verify = match larger.min_by_key(|&(distance, _)| distance) {
+            Some((_, other)) => verify.extended(&other),
+            None => verify,
+        };
         Prices {
-            verify: self.verify.line(context, self.tempo),
+            verify,
             draft: self.draft.line(context, self.tempo),
             read: self.read.map_or(0.0, |log| (log + self.tempo).exp()),
         }
     }
 
-    /// Verify passes observed in this bucket, and passes since the last of them.
-    pub(crate) fn verified(&self, rows: usize, context: usize) -> (u32, u64) {
-        (self.verify.samples(rows, context), self.verify.age(rows, context))
-    }
-
-    /// Drafts observed for so many streams, and drafts since the last of them.
-    pub(crate) fn drafted(&self, streams: usize, context: usize) -> (u32, u64) {
-        (self.draft.samples(streams, context), self.draft.age(streams, context))
+    /// Verify passes observed in this bucket.
+    pub(crate) fn verified(&self, streams: usize, rows: usize, context: usize) -> u32 {
+        self.verify[crowd(streams)].samples(rows, context)
     }
 
     /// Everything that is known, at the present tempo.
     pub fn store(&self) -> Stored {
         let tempo = self.tempo.exp();
-        let cells = |curve: &Curve| {
+        let cells = |(streams, curve): (usize, &Curve)| -> Vec<StoredCell> {
             let cell = |(size, context, seconds, _): (f64, usize, f64, u32)| StoredCell {
+                streams,
                 size: size.round() as usize,
                 context,
                 seconds: seconds * tempo,
             };
             curve.cells().map(cell).collect()
         };
-        Stored {
-            verify: cells(&self.verify),
-            draft: cells(&self.draft),
-            read_token: self.read.map(|log| (log + self.tempo).exp()),
-        }
+        let verify = self.verify.iter().enumerate().flat_map(|(crowd, curve)| cells((1 << crowd, curve)));
+        let mut draft = cells((0, &self.draft));
+        draft.iter_mut().for_each(|cell| cell.streams = cell.size);
+        Stored { verify: verify.collect(), draft, read_token: self.read.map(|log| (log + self.tempo).exp()) }
     }
 
     /// A model that starts with what was stored. Cells whose seconds are not positive and finite are left out.
     pub fn seeded(stored: &Stored) -> CostModel {
         let mut model = CostModel::default();
-        let curves = [(&mut model.verify, &stored.verify), (&mut model.draft, &stored.draft)];
-        for (curve, cells) in curves {
-            for cell in cells.iter().filter(|cell| is_time(cell.seconds) && cell.size > 0) {
-                curve.seed(cell.size, cell.context, log(cell.seconds));
-            }
+        let is_valid = |cell: &&StoredCell| is_time(cell.seconds) && cell.size > 0;
+        for cell in stored.verify.iter().filter(is_valid) {
+            model.verify[crowd(cell.streams)].seed(cell.size, cell.context, log(cell.seconds));
+        }
+        for cell in stored.draft.iter().filter(is_valid) {
+            model.draft.seed(cell.size, cell.context, log(cell.seconds));
         }
         model.read = stored.read_token.filter(|&seconds| is_time(seconds)).map(log);
         model

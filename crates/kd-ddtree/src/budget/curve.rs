@@ -72,11 +72,6 @@ impl Curve {
         self.cells[bucket(size)][context_bucket(context)].samples
     }
 
-    /// Observations of the curve since the last one at this size and context.
-    pub(crate) fn age(&self, size: usize, context: usize) -> u64 {
-        self.observed - self.cells[bucket(size)][context_bucket(context)].seen
-    }
-
     /// All that was observed: mean size, longest context of the bucket in tokens, seconds at tempo 1, observations.
     pub(crate) fn cells(&self) -> impl Iterator<Item = (f64, usize, f64, u32)> + '_ {
         let all = self.cells.iter().flat_map(|contexts| contexts.iter().enumerate());
@@ -149,6 +144,19 @@ impl Line {
             }
             _ => Some(through(self.0[above - 1], self.0[above])),
         }
+    }
+
+    /// This line, and beyond its end the other one as far as it goes, as much higher or lower as it is there.
+    pub(crate) fn extended(mut self, other: &Line) -> Line {
+        let end = self.largest();
+        let scale = self
+            .0
+            .last()
+            .map_or(1.0, |&(_, seconds)| seconds / other.at(end.ceil() as usize).unwrap_or(seconds));
+        self.0.extend(
+            other.0.iter().filter(|&&(size, _)| size > end).map(|&(size, seconds)| (size, scale * seconds)),
+        );
+        self
     }
 
     /// Seconds that this size takes at least, since no more rows take less: what smaller sizes took, 0 if none was

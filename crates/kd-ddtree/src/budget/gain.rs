@@ -11,8 +11,6 @@ const _: () = assert!(edge(POINTS - 1) >= MAX_NODES && edge(POINTS - 2) < MAX_NO
 const MEMORY: f64 = 12.0;
 /// Drafts of a stream after which one more counts half as much for other streams.
 const LATER: f64 = 8.0;
-/// Drafts whose acceptances calibration remembers.
-const REMEMBERED: u32 = 200;
 /// Nodes at which drafts are compared.
 const USUAL: usize = 8;
 /// A draft counts as at least and at most so many of the usual ones.
@@ -36,8 +34,9 @@ impl Default for Gain {
 }
 
 impl Gain {
-    /// Takes the tree that was grown from a draft of the stream of this record, one of `drafters` in this round.
-    pub(crate) fn observe(&mut self, record: &mut Record, tree: &Tree, drafters: usize) {
+    /// Takes the tree that was grown from a draft of the stream of this record, one of `drafters` in this round; returns what it
+    /// is worth, in units of a new stream's.
+    pub(crate) fn observe(&mut self, record: &mut Record, tree: &Tree, drafters: usize, round: u64) -> f64 {
         let mut phi = [0.0; MAX_NODES + 1];
         for (row, node) in (1..).zip(tree.nodes()) {
             phi[row] = phi[row - 1] + f64::from(node.score.exp());
@@ -63,7 +62,8 @@ impl Gain {
         for (i, point) in self.points.iter_mut().enumerate() {
             *point += share * (at(edge(i)) - *point);
         }
-        record.drafted(worth);
+        record.drafted(worth, drafters, round);
+        worth
     }
 
     /// Drafts seen.
@@ -74,13 +74,6 @@ impl Gain {
     /// How much streams differ in what they gain.
     pub(crate) fn spread(&self) -> f64 {
         self.spread.max(SPREAD[1])
-    }
-
-    /// Standard error of what drafts are expected to gain, as a share of it: of so many tokens accepted, the square root
-    /// is chance. Calibration remembers but so many drafts.
-    pub(crate) fn doubt(&self) -> f64 {
-        let accepted = f64::from(self.samples.min(REMEMBERED)) * self.expected(USUAL as f64).unwrap_or(0.0);
-        accepted.max(1.0).sqrt().recip()
     }
 
     /// Tokens that `nodes` nodes gain a new stream. `None` before the first draft.

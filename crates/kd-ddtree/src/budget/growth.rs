@@ -23,9 +23,9 @@ pub struct Growth {
     /// Nodes that are taken in any case, and at most.
     least: usize,
     most: usize,
-    /// Nodes that are verified whatever they are worth.
-    fixed: Option<usize>,
     streams: f64,
+    /// What a gained token is worth.
+    worth: f64,
     /// Seconds by which a gained token lengthens a round: the drafter has to read it.
     read: f64,
     phi: Vec<f64>,
@@ -36,10 +36,9 @@ impl Growth {
     /// `least` and `most` nodes for `drafters` streams, of which at least `floor` nodes must be verified if any are.
     pub(crate) fn new(
         market: &Market<'_>,
-        drafters: usize,
+        (drafters, worth): (usize, f64),
         floor: usize,
         [least, most]: [usize; 2],
-        fixed: Option<usize>,
     ) -> Growth {
         let rows = market.load.rows;
         let draft = market.draft_seconds(drafters, 0.0).unwrap_or(0.0);
@@ -49,8 +48,8 @@ impl Growth {
             next: 0,
             least,
             most,
-            fixed,
             streams: market.load.streams as f64,
+            worth,
             read: market.prices.read(1),
             phi: Vec::with_capacity(most + 1),
             best: (0, 0.0),
@@ -83,12 +82,12 @@ impl Growth {
         self.phi.truncate(forest.nodes() + 1);
         let last = self.phi.len() - 1;
         self.pass_stops(last);
-        let nodes = self.fixed.map_or(self.best.0, |nodes| nodes.min(last));
+        let nodes = self.best.0;
         (nodes, self.phi[nodes])
     }
 
     fn rate(&self, stop: Stop, gained: f64) -> f64 {
-        (self.streams + gained) / (stop.seconds + self.read * gained)
+        (self.streams + self.worth * gained) / (stop.seconds + self.read * gained)
     }
 
     /// Judges the stops up to `nodes` nodes; whether the last of them was there.

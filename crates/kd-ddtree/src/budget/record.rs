@@ -6,14 +6,14 @@
 /// Kinds of streams that are learnt from apart: the best token is taken, or drawn at low, usual or high temperature.
 pub(crate) const CLASSES: usize = 4;
 
-/// What remains of a stream's draft after one more of its drafts.
-const FADE: f64 = 0.95;
+/// What remains of a stream's draft after one more round, drafted or not: what an answer was like some rounds ago says little.
+const FADE: f64 = 0.85;
+/// Drafts that what is known of other streams counts for.
+const OTHERS: f64 = 0.5;
 /// Tokens that a fresh stream is taken to have accepted as promised.
 const PRIOR: f64 = 10.0;
 /// What remains of a token after one more.
 const FADE_TOKEN: f64 = 0.99;
-/// Standard errors by which drafts may well be better than expected: a stretch of bad luck must not end drafting for good.
-const DEVIATIONS: f64 = 3.0;
 /// Within these bounds a stream's own probabilities differ from those of its kind.
 const FACTOR: std::ops::RangeInclusive<f64> = 0.4..=2.0;
 
@@ -22,6 +22,8 @@ const FACTOR: std::ops::RangeInclusive<f64> = 0.4..=2.0;
 pub struct Record {
     class: usize,
     drafts: u32,
+    /// Round of the last draft.
+    seen: u64,
     /// Sum of the drafts' worths, each in units of what drafts of new streams of the kind are worth, and of their weights.
     worth: f64,
     weight: f64,
@@ -39,7 +41,7 @@ impl Record {
             t if t <= 1.0 => 2,
             _ => 3,
         };
-        Record { class, drafts: 0, worth: 0.0, weight: 0.0, promised: 0.0, right: 0.0 }
+        Record { class, drafts: 0, seen: 0, worth: 0.0, weight: 0.0, promised: 0.0, right: 0.0 }
     }
 
     /// Drafts so far.
@@ -53,7 +55,7 @@ impl Record {
 
     /// What its next draft is expected to be worth, in units of a new stream's.
     pub(crate) fn ratio(&self) -> f64 {
-        (1.0 + self.worth) / (1.0 + self.weight)
+        (OTHERS + self.worth) / (OTHERS + self.weight)
     }
 
     /// What its drafts may well be worth, where those of streams differ by `spread`.
@@ -61,22 +63,20 @@ impl Record {
         self.ratio() + 2.0 * spread / (1.0 + 4.0 * self.weight).sqrt()
     }
 
-    /// What they may be worth at the very best, where what is known of all streams is in doubt by a share of `doubt`.
-    pub(crate) fn chance(&self, spread: f64, doubt: f64) -> f64 {
-        let ratio = self.ratio();
-        ratio + DEVIATIONS * (spread * spread / (1.0 + 4.0 * self.weight) + (doubt * ratio).powi(2)).sqrt()
-    }
-
     /// What its tokens' probabilities have to be multiplied with.
     pub(crate) fn factor(&self) -> f64 {
         ((self.right + PRIOR) / (self.promised + PRIOR)).clamp(*FACTOR.start(), *FACTOR.end())
     }
 
-    /// Takes the worth of a draft.
-    pub(crate) fn drafted(&mut self, worth: f64) {
+    /// Takes the worth of a draft in round `round`, one of `drafters`: of many streams together fewer drafts of each tell as much, so
+    /// that what changes is known the sooner.
+    pub(crate) fn drafted(&mut self, worth: f64, drafters: usize, round: u64) {
+        let rounds = if self.drafts == 0 { 1 } else { round.saturating_sub(self.seen).clamp(1, 64) };
+        let fade = FADE.powf(rounds as f64 * (drafters as f64).sqrt());
+        self.seen = round;
         self.drafts = self.drafts.saturating_add(1);
-        self.worth = FADE * self.worth + worth;
-        self.weight = FADE * self.weight + 1.0;
+        self.worth = fade * self.worth + worth;
+        self.weight = fade * self.weight + 1.0;
     }
 
     /// A best token that promised this probability was or was not the target's.

@@ -1,30 +1,18 @@
 //! All ways to spend a round, and what each is expected to bring.
 
-use super::account::ROOM;
 use super::buckets::{SIZES, bucket, edge};
 use super::cost::{CostModel, Prices};
 use super::gain::Gain;
+use super::ragged::Worth;
 use super::record::{CLASSES, Record};
 use crate::forest::StreamLimits;
 
 /// Observations of a bucket before it counts as measured: the first one may have met cold memory.
 const MEASURED: u32 = 2;
-/// Drafts seen before drafting can become the rule.
-const EVIDENCE: u32 = 2;
 /// Rounds over which reading a backlog into the drafter's context is paid off.
 const PAY_OFF: f64 = 64.0;
-/// Passes after which a measurement is taken to be this much too high, if that made a difference.
-const STALE: (u64, f64) = (96, 1.2);
-/// Share of the known rate by which an unmeasured way must promise more to be worth a look.
-const PROMISING: f64 = 1.03;
-/// How much larger than the largest pass that was measured one may be that is looked at, unless so many streams cannot draft in
-/// a smaller one: beyond that nothing is known.
-const FARTHEST: f64 = 4.0;
-/// Tokens left of each stream at which half of what a single drafted round gains is lost at ragged ends.
-const RAGGED: f64 = 256.0;
-/// How likely a hope is to come true.
-const LUCK: f64 = 0.2;
-
+/// A glance is at all streams if that takes no more than so many times as long as at one.
+const ALL: f64 = 1.4;
 /// A stream that may draft.
 #[derive(Debug, Clone, Copy)]
 pub struct Candidate {
@@ -67,11 +55,8 @@ pub(crate) struct Way {
 #[derive(Debug, Clone, Copy, Default)]
 struct Crowd {
     size: usize,
-    /// What their drafts are expected to be worth, may well be worth if streams differ by chance, and may be worth at the very
-    /// best, all streams alike, by kind.
+    /// What their drafts are expected to be worth, by kind.
     ratios: [f64; CLASSES],
-    hopes: [f64; CLASSES],
-    chances: [f64; CLASSES],
     unread: usize,
 }
 
@@ -82,8 +67,7 @@ pub(crate) struct Market<'a> {
     costs: &'a CostModel,
     gains: [&'a Gain; CLASSES],
     limits: StreamLimits,
-    /// Whether drafting is the rule.
-    drafting: bool,
+    pub(crate) worth: Worth,
     /// Of one, two, four, … and all candidates.
     crowds: Vec<Crowd>,
 }
@@ -94,29 +78,34 @@ impl<'a> Market<'a> {
         costs: &'a CostModel,
         gains: [&'a Gain; CLASSES],
         limits: StreamLimits,
-        drafting: bool,
+        last: f64,
     ) -> Self {
         let all = load.candidates.len();
-        let (mut crowd, mut crowds, mut doubts) = (Crowd::default(), Vec::new(), [0.0; CLASSES]);
+        let (mut crowd, mut crowds) = (Crowd::default(), Vec::new());
         for candidate in load.candidates {
             let class = candidate.record.class();
             crowd.size += 1;
             crowd.ratios[class] += candidate.record.ratio();
-            let hope = candidate.record.hope(gains[class].spread()) - candidate.record.ratio();
-            doubts[class] += hope * hope;
-            crowd.hopes[class] = crowd.ratios[class] + doubts[class].sqrt();
-            crowd.chances[class] += candidate.record.chance(gains[class].spread(), gains[class].doubt());
             crowd.unread += candidate.unread;
             if crowd.size.is_power_of_two() || crowd.size == all {
                 crowds.push(crowd);
             }
         }
-        Self { load, prices: costs.prices(load.context), costs, gains, limits, drafting, crowds }
+        let prices = costs.prices(load.context, load.streams);
+        let left = load.candidates.iter().map(|candidate| candidate.left).max().unwrap_or(0);
+        let worth = Worth::new(&prices, load.streams, left as f64, last);
+        Self { load, prices, costs, gains, limits, worth, crowds }
     }
 
     /// Seconds of a round without the allocator's nodes. `None` before the first round.
     pub(crate) fn plain_seconds(&self) -> Option<f64> {
         Some(self.prices.verify(self.load.rows)? + self.prices.draft(self.load.drafting).unwrap_or(0.0))
+    }
+
+    /// Whether drafts of all kinds of streams that may draft here were seen.
+    pub(crate) fn is_gain_known(&self) -> bool {
+        let ratios = self.crowds.last().map_or([0.0; CLASSES], |crowd| crowd.ratios);
+        self.gains.iter().zip(ratios).all(|(gain, ratio)| ratio == 0.0 || gain.samples() > 0)
     }
 
     /// Largest verify pass whose costs are known, in rows.
@@ -129,63 +118,34 @@ impl<'a> Market<'a> {
         best(self.known_ways().filter_map(|(crowd, way)| Some((way, self.rate(crowd, way)?))))
     }
 
-    /// The way that was not measured lately and may bring most beyond `rate` for what a look at it is expected to cost,
-    /// and these costs in seconds. The first look of all is at the chain of one stream, or of as few as can draft; it serves
-    /// whatever this process will generate, so that what is left of these streams does not limit it.
-    pub(crate) fn promising(&self, rate: f64, affords: impl Fn(f64) -> bool) -> Option<(Way, f64)> {
-        let round = self.load.streams as f64 / rate;
-        let known = self.gains.iter().any(|gain| gain.samples() > 0);
-        let chain = self.load.rows + self.load.depths;
-        let (left, fewest) = (self.left(), self.fewest());
-        let looks = self.ways().filter_map(|(crowd, way)| {
-            let most = self.most(crowd, way) / rate;
-            let regret = self.regret(crowd, way, rate);
-            let worth = if known {
-                (most - 1.0) / regret.max(round / 4.0)
-            } else {
-                -(chain.abs_diff(way.rows) as f64)
-            };
-            let saved = LUCK * left * (1.0 - 1.0 / most) / rate;
-            let may = most > PROMISING
-                && (way.rows as f64 <= FARTHEST * self.largest_known() || self.is_smallest(way))
-                && regret < ROOM * round
-                && if known { saved > regret } else { fewest == Some(way.drafters) }
-                && affords(regret);
-            may.then_some(((way, regret), worth))
-        });
-        best(looks).map(|(look, _)| look)
+    /// How many streams draft to see how drafts fare now, none of whose nodes need be verified, and what that costs in seconds:
+    /// one stream, or as few as can draft, or all if that takes little more. `None` before drafts were timed.
+    pub(crate) fn glance(&self) -> Option<(usize, f64)> {
+        let fewest = self.ways().next().map(|(_, way)| way.drafters)?;
+        let one = self.drafting(self.crowds.iter().find(|crowd| crowd.size == fewest)?)?;
+        let all = self.all()?;
+        Some(if all.1 <= ALL * one.1 { all } else { one })
     }
 
-    /// How many streams are to draft so that most is learnt of drafts for what it is expected to cost, and these costs in
-    /// seconds; `None` unless what may come of it makes up for that within the tokens that are left. Nodes are verified
-    /// only if that then pays: close to where drafting pays, all streams draft for next to nothing.
-    pub(crate) fn probe(&self, rate: f64, margin: f64) -> Option<(usize, f64)> {
-        let round = self.load.streams as f64 / rate;
-        let left = self.left();
-        let looks = self.crowds.iter().filter_map(|crowd| {
-            let ways = || self.known_ways().filter(|(other, _)| other.size == crowd.size);
-            let hope = |way: Way| {
-                let gained = self.hoped(&crowd.chances, way);
-                let seconds = self.draft_seconds(way.drafters, gained)? + self.prices.verify(way.rows)?;
-                Some((self.load.streams as f64 + gained) / seconds)
-            };
-            let hope = ways().filter_map(|(_, way)| hope(way)).fold(0.0, f64::max);
-            let unverified = self.prices.draft(self.load.drafting + crowd.size)? + self.backlog(crowd);
-            let regret = ways().map(|(_, way)| self.regret(crowd, way, rate)).fold(unverified, f64::min);
-            let saved = left * (1.0 / rate - 1.0 / hope);
-            let may = hope > PROMISING * margin * rate && LUCK * saved > regret;
-            may.then_some(((crowd.size, regret), crowd.size as f64 / regret.max(round / 16.0)))
-        });
-        best(looks).map(|(look, _)| look)
+    /// Seconds of drafting for all.
+    pub(crate) fn all(&self) -> Option<(usize, f64)> {
+        self.drafting(self.crowds.last()?)
     }
 
-    /// The way to see with least effort how drafting fares now: one stream's draft, or those of as few as can draft.
-    pub(crate) fn refresh(&self, rate: f64) -> Option<(Way, f64)> {
-        let fewest = self.fewest()?;
-        let known = self.ways().filter(|(_, way)| way.drafters == fewest && self.is_size_measured(way.rows));
-        let rated = known.filter_map(|(crowd, way)| Some(((crowd, way), self.rate(crowd, way)?)));
-        let ((crowd, way), _) = best(rated)?;
-        Some((way, self.regret(crowd, way, rate)))
+    /// How many these are, and the seconds of drafting for them and of what they have to read.
+    fn drafting(&self, crowd: &Crowd) -> Option<(usize, f64)> {
+        let seconds = self.prices.draft(self.load.drafting + crowd.size)?;
+        Some((crowd.size, seconds - self.prices.draft(self.load.drafting)? + self.backlog(crowd)))
+    }
+
+    /// Tokens a second of the best known way for all streams if each draft were worth `worth` of a new stream's.
+    pub(crate) fn rate_if(&self, worth: f64) -> f64 {
+        let Some(crowd) = self.crowds.last() else { return 0.0 };
+        let sum: f64 = crowd.ratios.iter().sum();
+        let like =
+            Crowd { ratios: crowd.ratios.map(|ratio| ratio * worth * crowd.size as f64 / sum), ..*crowd };
+        let ways = self.known_ways().filter(|(other, _)| other.size == crowd.size);
+        ways.filter_map(|(_, way)| self.rate(&like, way)).fold(0.0, f64::max)
     }
 
     /// Nodes worth taking from the heap for `drafters` streams: to the largest bucket that could bring more than `rate`
@@ -214,88 +174,36 @@ impl<'a> Market<'a> {
 
     /// Whether passes of this many rows were measured at this context.
     pub(crate) fn is_size_measured(&self, rows: usize) -> bool {
-        self.costs.verified(rows, self.load.context).0 >= MEASURED
-    }
-
-    /// Seconds that a look at a way is expected to cost beyond what its tokens take at `rate`.
-    fn regret(&self, crowd: &Crowd, way: Way, rate: f64) -> f64 {
-        let worth = self.worth(way.drafters);
-        let gained = worth * self.gained(crowd, way, 1).unwrap_or(0.0);
-        let draft = self.prices.draft(self.load.drafting + way.drafters);
-        // Nothing known of drafting: take it for as long as a round without nodes when all streams draft.
-        let share = (way.drafters as f64 / self.load.streams as f64).sqrt();
-        let draft = draft.or_else(|| Some(share * self.prices.verify(self.load.rows)?)).unwrap_or(0.0);
-        let verify = self.prices.verify(way.rows).unwrap_or(0.0);
-        draft + verify + self.backlog(crowd) - (self.load.streams as f64 + gained) / rate
+        self.costs.verified(self.load.streams, rows, self.load.context) >= MEASURED
     }
 
     /// Tokens a second that are expected of a way.
     fn rate(&self, crowd: &Crowd, way: Way) -> Option<f64> {
-        let gained = self.gained(crowd, way, EVIDENCE)?;
+        let gained = self.gained(crowd, way)?;
         let draft = self.draft_seconds(way.drafters, gained)? + self.backlog(crowd) / PAY_OFF;
         let seconds = draft + self.prices.verify(way.rows)?;
-        Some((self.load.streams as f64 + gained) / seconds)
+        Some((self.load.streams as f64 + gained * self.worth.of(way.drafters)) / seconds)
     }
 
-    /// Tokens a second that a way may bring beyond what is known: 0 for one that was measured lately. No more rows take
-    /// less time, and as long as little was drafted, much may be accepted.
-    fn most(&self, crowd: &Crowd, way: Way) -> f64 {
-        let context = self.load.context;
-        let (verified, verify_age) = self.costs.verified(way.rows, context);
-        let (drafted, draft_age) = self.costs.drafted(self.load.drafting + way.drafters, context);
-        if verified.min(drafted) >= MEASURED {
-            let stale = verify_age.max(draft_age) > STALE.0;
-            return self.rate(crowd, way).filter(|_| stale).map_or(0.0, |rate| STALE.1 * rate);
-        }
-        let draft = self.prices.draft_floor(self.load.drafting + way.drafters);
-        let seconds = draft + self.prices.verify_floor(way.rows);
-        (self.load.streams as f64 + self.hoped(&crowd.hopes, way)) / seconds
-    }
-
-    /// Tokens that the drafts of a way are expected to gain; `None` before `evidence` drafts of such streams were seen.
-    fn gained(&self, crowd: &Crowd, way: Way, evidence: u32) -> Option<f64> {
+    /// Tokens that the drafts of a way are expected to gain; `None` before a draft of such streams was seen. A kind of which none
+    /// was seen is taken to be like those that it runs with.
+    fn gained(&self, crowd: &Crowd, way: Way) -> Option<f64> {
         let (nodes, full) = self.shape(way);
-        let mut sum = 0.0;
+        let (mut sum, mut known) = (0.0, 0.0);
         for (gain, ratio) in self.gains.iter().zip(crowd.ratios).filter(|(_, ratio)| *ratio > 0.0) {
-            sum += ratio * gain.expected(nodes).filter(|_| gain.samples() >= evidence)?;
+            if let Some(expected) = gain.expected(nodes) {
+                sum += ratio * expected;
+                known += ratio;
+            }
         }
-        Some(sum.min(full))
-    }
-
-    /// Tokens that drafts may gain that are worth so much, by kind: all that they can as long as nothing is known.
-    fn hoped(&self, hopes: &[f64; CLASSES], way: Way) -> f64 {
-        let (nodes, full) = self.shape(way);
-        let seen = self.gains.iter().max_by_key(|gain| gain.samples());
-        let other = seen.and_then(|gain| gain.expected(nodes));
-        let worth =
-            |(gain, hope): (&&Gain, f64)| gain.expected(nodes).or(other).map_or(full, |gain| hope * gain);
-        let hopes = self.gains.iter().zip(*hopes).filter(|(_, hope)| *hope > 0.0);
-        hopes.map(worth).sum::<f64>().min(full)
+        let all: f64 = crowd.ratios.iter().sum();
+        (known > 0.0).then(|| (sum * all / known).min(full))
     }
 
     /// Nodes of each drafting stream, and the tokens that all of them gain if everything is accepted.
     fn shape(&self, way: Way) -> (f64, f64) {
         let nodes = (way.rows - self.load.rows) as f64 / way.drafters as f64;
         (nodes, way.drafters as f64 * nodes.min(self.load.depths as f64))
-    }
-
-    /// What the tokens are worth that a look gains. A stream alone is through so much sooner, as are all where drafting is the rule;
-    /// but the last one of several that began together is the one that gained least, which matters the more the less is left,
-    /// and what a few of them gain shortens nothing for the others.
-    pub(crate) fn worth(&self, drafters: usize) -> f64 {
-        match drafters == self.load.streams {
-            true if self.drafting || drafters == 1 => 1.0,
-            true => {
-                let left = self.left() / self.load.candidates.len() as f64;
-                left / (left + RAGGED)
-            }
-            false => 0.0,
-        }
-    }
-
-    /// Tokens that may still be generated, for some streams perhaps as many as `usize` has.
-    fn left(&self) -> f64 {
-        self.load.candidates.iter().map(|candidate| candidate.left as f64).sum()
     }
 
     fn backlog(&self, crowd: &Crowd) -> f64 {
@@ -311,17 +219,6 @@ impl<'a> Market<'a> {
             let edges = self.edges(most).filter(move |&rows| rows >= least);
             edges.map(move |rows| (crowd, Way { drafters, rows }))
         })
-    }
-
-    /// The least number of drafting streams that their caps allow a larger pass; `None` if there is none.
-    fn fewest(&self) -> Option<usize> {
-        self.ways().next().map(|(_, way)| way.drafters)
-    }
-
-    /// Whether no smaller pass gives so many streams their floors.
-    fn is_smallest(&self, way: Way) -> bool {
-        let least = self.load.rows + (way.drafters * self.limits.floor).max(1);
-        bucket(way.rows) == bucket(least).max(bucket(self.load.rows) + 1)
     }
 
     /// Those of them whose passes are no larger than the largest one that was measured.

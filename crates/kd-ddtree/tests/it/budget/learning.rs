@@ -4,7 +4,7 @@ use kd_ddtree::budget::{Allocator, Candidate, Counts, Load, Options, Outcome, Re
 use kd_ddtree::{StreamLimits, Tree};
 
 use super::sim::{Policy, Sim};
-use super::{CONCAVE, GOOD};
+use super::{CONCAVE, GOOD, GPU};
 
 fn limited(floor: usize, cap: usize) -> Policy {
     let limits = StreamLimits { floor, cap };
@@ -96,4 +96,32 @@ fn streams_are_in_order_when_they_are_reviewed() {
     assert_eq!(ranked(streams, [old, old]), [0, 1], "the same streams are not reviewed yet");
     assert_eq!(ranked(streams, [old, fresh]), [1, 0], "one ended and another one was admitted");
     assert_eq!(ranked(streams + 1, [old, old]), [1, 0], "one came that has a budget of its own");
+}
+
+/// What drafts of one kind are worth says nothing of another: the first streams of a kind are glanced at, whatever came before.
+#[test]
+fn the_first_streams_of_a_kind_are_glanced_at() {
+    let mut sim = Sim::new(GPU, GOOD, Policy::auto());
+    (0..4).for_each(|_| _ = sim.answer(1, 128, 0.0));
+    let before = counts(&sim);
+    sim.answer(1, 128, 1.0);
+    let after = counts(&sim);
+    let [drafted, plain] = [after.drafted - before.drafted, after.plain - before.plain];
+    assert!(drafted > plain, "{drafted} rounds of the first answer drafted, {plain} did not");
+}
+
+/// One stream of a kind of which no draft was seen does not keep the others from drafting, and drafts with them.
+#[test]
+fn streams_of_a_new_kind_draft_with_others() {
+    let mut sim = Sim::new(GPU, GOOD, Policy::auto());
+    sim.run(2, 300);
+    let Policy::Auto(mut allocator) = sim.policy else { unreachable!("the policy is auto") };
+    let candidates = [(0, 0.0), (1, 1.0)].map(|(id, temperature)| Candidate {
+        id,
+        record: Record::new(temperature),
+        unread: 0,
+        left: usize::MAX / 32,
+    });
+    let load = Load { streams: 2, rows: 2, drafting: 0, context: 100, depths: 7, candidates: &candidates };
+    assert_eq!(allocator.plan(&load).drafters, 2);
 }

@@ -1,6 +1,8 @@
 //! Budgets that the allocator chooses, against every fixed one, on machines whose costs are known.
 
+mod calibration;
 mod learning;
+mod rule;
 mod sim;
 
 use std::collections::BTreeMap;
@@ -210,21 +212,6 @@ fn a_short_answer_does_not_pay_for_learning() {
     }
 }
 
-/// What another process measured spares the looks.
-#[test]
-fn a_stored_calibration_spares_the_learning() {
-    let mut sim = Sim::new(TRAP, GOOD, Policy::auto());
-    sim.run(4, 2000);
-    let Policy::Auto(learnt) = &sim.policy else { unreachable!("the policy is auto") };
-    let mut seeded = Allocator::new(Options::default());
-    seeded.seed(&learnt.costs().store());
-    let cold = Sim::new(TRAP, GOOD, Policy::auto()).run(4, 60);
-    let warm = Sim::new(TRAP, GOOD, Policy::Auto(Box::new(seeded))).run(4, 60);
-    let best = Sim::new(TRAP, GOOD, Policy::Fixed(64)).run(4, 60);
-    assert!(warm > cold, "{warm} tokens/s with a calibration, {cold} without");
-    assert!(warm >= 0.9 * best, "{warm} tokens/s with a calibration, {best} is best");
-}
-
 /// Whatever is cheapest, a stream that gets nodes gets its floor and no more than its cap.
 #[test]
 fn floors_and_caps_hold() {
@@ -356,7 +343,7 @@ fn every_prompt_keeps_the_better_of_plain_and_drafted_where_a_row_costs_what_it_
 /// Under the goal of 0.95 of the best fixed budget: one prompt stays at 0.92 with 16 streams.
 #[test]
 fn every_prompt_is_near_its_best_on_a_concave_curve() {
-    near_the_best_on_every_prompt("concave", CONCAVE, &steady(prompts()), false, [0.97, 0.9]);
+    near_the_best_on_every_prompt("concave", CONCAVE, &steady(prompts()), false, [0.97, 0.92]);
 }
 
 #[test]
@@ -364,18 +351,16 @@ fn every_prompt_is_near_its_best_on_a_staircase() {
     near_the_best_on_every_prompt("staircase", STAIRCASE, &steady(prompts()), false, GOAL);
 }
 
-/// Under the goal of 0.97 of plain decoding: at 16 streams a draft takes longer than a round without one, and close to where drafting
-/// pays, what is learnt about it costs up to 5 %.
 #[test]
 fn every_prompt_is_near_its_best_on_a_gpu() {
-    near_the_best_on_every_prompt("gpu", GPU, &steady(prompts()), false, [0.94, 0.94]);
+    near_the_best_on_every_prompt("gpu", GPU, &steady(prompts()), false, GOAL);
 }
 
-/// Drafts that change within an answer, the same ones in all streams where nothing is drawn, as measured of the demo pair. Under the
-/// goal as well: a prompt whose drafts are poor at first is often left to plain decoding, with 16 streams.
+/// Drafts that change within an answer, the same ones in all streams where nothing is drawn, as measured of the demo pair. Under
+/// the goals of 0.97 of plain decoding and 0.95 of the best fixed budget, both with 16 streams.
 #[test]
 fn every_prompt_of_the_demo_pair_is_near_its_best_on_a_gpu() {
-    near_the_best_on_every_prompt("gpu, demo pair", GPU, &demo_prompts(), true, [0.94, 0.6]);
+    near_the_best_on_every_prompt("gpu, demo pair", GPU, &demo_prompts(), true, [0.95, 0.91]);
 }
 
 #[test]

@@ -105,6 +105,8 @@ pub(crate) struct Sim {
     pub(crate) opening: Option<(usize, Drafts)>,
     /// Key of what streams say, so that it is the same whatever drafts them; without one chance goes on.
     pub(crate) text: Option<u64>,
+    /// Drafts of the first stream, if they differ.
+    pub(crate) first: Option<Drafts>,
     /// Whether all streams say the same, as answers of one prompt do when nothing is drawn.
     pub(crate) twins: bool,
     random: Random,
@@ -142,6 +144,7 @@ impl Sim {
             policy,
             opening: None,
             text: None,
+            first: None,
             twins: false,
             random,
             streams,
@@ -174,7 +177,41 @@ impl Sim {
         (streams * tokens) as f64 / (self.seconds - before)
     }
 
+    /// Times rounds of every size, as an engine does before it serves anything.
+    fn calibrate(&mut self, most: usize) {
+        let mut chances = std::mem::replace(&mut self.random, Random(most as u64));
+        let crowds = (0..).map(|power| 4usize.pow(power)).take_while(|&streams| streams < most);
+        for streams in crowds.chain([most]) {
+            let next = |policy: &Policy| match policy {
+                Policy::Auto(allocator) => allocator.untimed(streams, DEPTHS, 64),
+                Policy::Fixed(_) => None,
+            };
+            while let Some(nodes) = next(&self.policy) {
+                let rows = streams * (1 + nodes);
+                let drafting = if nodes == 0 { 0 } else { streams };
+                let draft = if nodes == 0 { 0.0 } else { (self.machine.draft)(streams as f64) };
+                let read = if nodes == 0 { 0.0 } else { self.machine.read * streams as f64 };
+                let outcome = Outcome {
+                    rows,
+                    drafting,
+                    context: 30,
+                    read_tokens: drafting,
+                    read: self.disturbed(read),
+                    draft: self.disturbed(draft),
+                    verify: self.disturbed((self.machine.verify)(rows as f64)),
+                    ..Outcome::default()
+                };
+                let Policy::Auto(allocator) = &mut self.policy else { unreachable!("the policy is auto") };
+                let load = Load { streams, rows, drafting, context: 30, depths: DEPTHS, candidates: &[] };
+                let plan = allocator.plan(&load);
+                allocator.observe(&plan, &outcome);
+            }
+        }
+        std::mem::swap(&mut self.random, &mut chances);
+    }
+
     fn begin(&mut self, streams: usize, left: usize, temperature: f64) {
+        self.calibrate(streams.max(16));
         let new = || Stream { record: Record::new(temperature), unread: 20, left, said: 0 };
         self.streams = std::iter::repeat_with(new).take(streams).collect();
     }
@@ -203,6 +240,7 @@ impl Sim {
             };
             let opening = self.opening.filter(|&(tokens, _)| stream.said < tokens);
             let drafts = opening.map_or(self.drafts, |(_, drafts)| drafts);
+            let drafts = self.first.filter(|_| at == 0 && streams > 1).unwrap_or(drafts);
             let rows = drafts.rows(&mut text);
             truths.push(drafts.truth(&rows, &mut text));
             all.push(rows);
