@@ -18,11 +18,13 @@ struct Work {
   int64_t part;     // the tile's first row of partial results
   int steps;        // steps of keys, at least one; negative: no items are left
   int row, rows;    // the tile: first (node, head) of the stream, and how many
-  int start, end;   // the leaf in tokens
+  int start;        // the leaf's first token
   int trunk;        // steps that serve all rows
   int node, count;  // nodes that the tile has rows of
   int entry;        // wide tiles: number of the ring's entry that the first step is
   int tail, limit;  // first step of keys that are gathered by node, and the leaf's end, both in steps from position 0
+  int items;        // that the pass has
+  int region, past;  // the leaf's region, and the items before the region's
   float factor;     // on scores, with log2 e; NaN if the page table is not of this cache
 };
 
@@ -83,6 +85,61 @@ struct Dealt {
   }
 };
 
+// An item: its leaf's region and the items before the region's, its stream, leaf and tile of rows.
+struct Item {
+  int region, past, stream, leaf, tile;
+};
+
+// The work items of a pass. By one warp, as all of these.
+template <class U>
+__device__ __forceinline__ int count_items(const int32_t* starts, const int32_t* committed, int B) {
+  int items = 0;
+#pragma unroll 1
+  for (int base = 0; base < B; base += 32) {
+    const Stream own = Stream::load<U>(starts, committed, B, base + threadIdx.x % 32);
+    items += __reduce_add_sync(0xffffffffu, own.leaves * own.tiles<U>());
+  }
+  return items;
+}
+
+// Finds item `item`, which there is, in `region`, with `past` items before it, or a later one. Longer leaves come first, so that CTAs
+// end together: by region from the last to the first, then stream by stream, a leaf's tiles next to each other so that its entries
+// come from the L2.
+template <class U>
+__device__ __forceinline__ Item find_item(const int32_t* starts, const int32_t* committed, int B, int item, int region, int past) {
+  using L = Leaf<U::BASE, U::SHORT>;
+  for (;; --region)
+#pragma unroll 1
+    for (int base = 0, first = past; base < B; base += 32) {
+      const Stream own = Stream::load<U>(starts, committed, B, base + threadIdx.x % 32);
+      const int tiles = own.tiles<U>(), end = region < L::LAST ? ::min(own.leaves, L::first_of(region + 1)) : own.leaves;
+      const int count = ::max(0, end - L::first_of(region)) * tiles;
+      const int all = __reduce_add_sync(0xffffffffu, count);
+      if (item < past + all) {
+        const int at = item - past - (sum_to_lane(count) - count);
+        const bool here = at >= 0 && at < count;
+        const int from = __ffs(__ballot_sync(0xffffffffu, here)) - 1;
+        const int leaf = here ? end - 1 - at / tiles : 0, tile = here ? at % tiles : 0;
+        return {region, first, base + from, __shfl_sync(0xffffffffu, leaf, from), __shfl_sync(0xffffffffu, tile, from)};
+      }
+      past += all;
+    }
+}
+
+// Writes stream `index` to `found`, in shared memory.
+template <class U>
+__device__ __forceinline__ void take_stream(const int32_t* starts, const int32_t* committed, int B, int index, Stream* found) {
+  int64_t part = 0;
+#pragma unroll 1
+  for (int base = 0; base <= index; base += 32) {
+    Stream own = Stream::load<U>(starts, committed, B, base + threadIdx.x % 32);
+    const int64_t parts = own.parts<U>(), to_lane = sum_to_lane(parts);
+    own.part = part + to_lane - parts;
+    if (own.index == index) *found = own;
+    part += __shfl_sync(0xffffffffu, to_lane, 31);
+  }
+}
+
 // Looks up the CTA's next item that has any keys, number `turn` of those it does. By one warp; what is found is written down at
 // once and read again: registers are scarce.
 template <class U, class S, class Take>
@@ -91,29 +148,28 @@ __device__ __forceinline__ void set_up(int turn, const Stored<U>* pages, const i
                                        const uint64_t* ancestors, float scale, Take& take, int X, int B, int P) {
   const int lane = threadIdx.x % 32;
   Work& work = work_of<S>(turn);
-  int items = turn == 0 ? 0x7fffffff : work_of<S>(turn - 1).stream.items;
+  const int items = turn == 0 ? count_items<U>(starts, committed, B) : work_of<S>(turn - 1).items;
+  const Work& last = work_of<S>(turn - 1);
+  int region = Leaf<U::BASE, U::SHORT>::LAST, past = 0;
+  if (turn > 0) region = last.region, past = last.past;
   for (bool first = turn == 0;; first = false) {
     const int item = take(first, items);
-    bool found = item < items;
-    __syncwarp();
-    const Stream& last = work_of<S>(turn - 1).stream;
-    if (turn > 0 && item >= last.item && item < last.item + last.leaves * tiles_of<U>(last)) {
-      if (lane == 0) work.stream = last;
-    } else if (found)
-      found = find_stream<U>(starts, committed, B, &work.stream, [=](const Stream& own, int items) {
-        return item >= own.item && item < own.item + items;
-      });
-    __syncwarp();
-    if (!found) {
+    if (item >= items) {
       if (lane == 0) work.steps = -1;
       __syncwarp();
       return;
     }
+    const Item found = find_item<U>(starts, committed, B, item, region, past);
+    region = found.region, past = found.past;
+    if (turn > 0 && found.stream == last.stream.index) {
+      if (lane == 0) work.stream = last.stream;
+    } else {
+      take_stream<U>(starts, committed, B, found.stream, &work.stream);
+    }
+    __syncwarp();
     const Stream& stream = work.stream;
-    items = stream.items;
-    const int tiles = tiles_of<U>(stream), place = item - stream.item;
-    const Leaf<U::BASE, U::SHORT> leaf = Leaf<U::BASE, U::SHORT>::number(stream.leaves - 1 - place / tiles);
-    const int end = leaf.start + leaf.length, row = place % tiles * U::ROWS;
+    const Leaf<U::BASE, U::SHORT> leaf = Leaf<U::BASE, U::SHORT>::number(found.leaf, found.region);
+    const int end = leaf.start + leaf.length, row = found.tile * U::ROWS;
     const int rows = ::min(U::ROWS, stream.nodes * U::H - row);
     const int node = row / U::H, count = (row + rows - 1) / U::H - node + 1;
     // Page ids and masks come from memory together.
@@ -129,13 +185,15 @@ __device__ __forceinline__ void set_up(int turn, const Stored<U>* pages, const i
       work.rows = rows;
       work.part = stream.part + int64_t(leaf.index) * stream.nodes * U::H + row;
       work.start = leaf.start;
-      work.end = end;
       work.limit = end / KEYS;
       work.tail = ::max(stream.committed, leaf.start) / KEYS;
       work.trunk = ::max(0, ::min(work.tail, work.limit) - leaf.start / KEYS);
       work.node = node;
       work.count = count;
       work.factor = scale;
+      work.items = items;
+      work.region = region;
+      work.past = past;
     }
     __syncwarp();
     int steps = lane < count ? own_steps(work, path.depth()) : 0;

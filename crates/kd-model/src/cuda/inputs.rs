@@ -1,6 +1,7 @@
 //! What changes from pass to pass: tokens, trees, pages. At fixed addresses, so that a captured pass serves any round.
 
 use kd_attn::{Ancestors, Leaves, PAGE_TOKENS, PageId, Segment, rows};
+use kd_ddtree::budget::{CONTEXTS, context_edge};
 use kd_kernels::{Buffer, CudaView, KernelError, Stream, TensorRef};
 use kd_tensor::ops::check_ids;
 
@@ -30,6 +31,8 @@ pub struct Bucket {
     pub rows: usize,
     /// Streams.
     pub streams: usize,
+    /// Pages of a stream that attention looks into, one of [`Limits::contexts`]: no stream has committed more.
+    pub pages: usize,
 }
 
 /// Most nodes of a tree, its root included.
@@ -47,7 +50,9 @@ pub struct PassInputs {
     places: Places,
     /// Rows for the head.
     chosen: Buffer<i32>,
-    /// Pages of each stream, and the same on the host: a stream keeps its pages, so most rounds change nothing.
+    /// A table of the pages of each stream for each of [`Limits::contexts`], and the same on the host: a stream keeps its pages, so
+    /// most rounds change nothing.
+    tables: Vec<usize>,
     table: Buffer<i32>,
     held: Vec<i32>,
     /// Scratch rows, then rows of the pages, of a commit.
@@ -74,6 +79,20 @@ impl Limits {
     /// Places of a stream in the table of pages: the table of every stream begins at a multiple of 16 bytes.
     pub fn table_width(&self) -> usize {
         padded(self.stream_pages)
+    }
+
+    /// Numbers of pages that passes are launched for, the last of them [`Limits::table_width`]: tree attention does better if it knows
+    /// that contexts are short.
+    pub fn contexts(&self) -> impl DoubleEndedIterator<Item = usize> + use<> {
+        let most = self.table_width();
+        let edges = (0..CONTEXTS).map(|bucket| context_edge(bucket) / PAGE_TOKENS);
+        edges.filter(move |&pages| pages < most).chain([most])
+    }
+
+    /// The least of [`Limits::contexts`] that holds `tokens` tokens.
+    pub fn pages_for(&self, tokens: usize) -> usize {
+        let pages = tokens.div_ceil(PAGE_TOKENS);
+        self.contexts().find(|&held| held >= pages).unwrap_or(self.table_width())
     }
 
     /// Positions that a row may have.
@@ -132,7 +151,8 @@ impl PassInputs {
     /// `trees`: rows see what their ancestors say; else all before them, and a stream may have any number.
     pub(crate) fn new(stream: &Stream, limits: Limits, vocab: usize, trees: bool) -> Result<Self, CudaError> {
         let places = Places::new(limits, trees);
-        let held = vec![-1; limits.streams * limits.table_width()];
+        let tables: Vec<usize> = limits.contexts().collect();
+        let held = vec![-1; limits.streams * tables.iter().sum::<usize>()];
         Ok(Self {
             limits,
             vocab,
@@ -140,6 +160,7 @@ impl PassInputs {
             rows: Buffer::new(stream, &vec![0; places.end])?,
             places,
             chosen: Buffer::new(stream, &vec![-1; limits.rows])?,
+            tables,
             table: Buffer::new(stream, &held)?,
             held,
             moves: Buffer::new(stream, &vec![-1; 2 * padded(limits.rows)])?,
@@ -207,14 +228,17 @@ impl PassInputs {
         Ok(())
     }
 
-    /// Gives stream `index` of the table these pages; false if it has them.
+    /// Gives stream `index` of the tables these pages; false if it has them.
     fn turn(&mut self, index: usize, pages: &[PageId]) -> bool {
-        let width = self.limits.table_width();
-        let pages = pages.iter().map(|page| page.0.cast_signed()).chain(std::iter::repeat(-1));
-        let mut moved = false;
-        for (to, page) in self.held[index * width..(index + 1) * width].iter_mut().zip(pages) {
-            moved |= *to != page;
-            *to = page;
+        let (mut moved, mut first) = (false, 0);
+        for &width in &self.tables {
+            let pages = pages.iter().map(|page| page.0.cast_signed()).chain(std::iter::repeat(-1));
+            let own = first + index * width..first + (index + 1) * width;
+            for (to, page) in self.held[own].iter_mut().zip(pages) {
+                moved |= *to != page;
+                *to = page;
+            }
+            first += self.limits.streams * width;
         }
         moved
     }
@@ -294,9 +318,23 @@ impl PassInputs {
         piece(self.rows.view(), self.places.committed, streams)
     }
 
-    /// Pages of each stream, `[streams, `[`Limits::table_width`]`]`.
+    /// Pages of each stream, `[streams, pages]`.
+    ///
+    /// # Errors
+    /// Other than one of [`Limits::contexts`], more streams than planned.
+    pub(crate) fn table_of(&self, streams: usize, pages: usize) -> Result<CudaView<'_, i32>, KernelError> {
+        let none = || KernelError::BadTensor {
+            shape: vec![streams, pages],
+            what: format!("there are tables of {:?} pages", self.tables),
+        };
+        let index = self.tables.iter().position(|&width| width == pages).ok_or_else(none)?;
+        let first: usize = self.tables[..index].iter().sum();
+        piece(self.table.view(), first * self.limits.streams, streams * pages)
+    }
+
+    /// All pages of each stream, `[streams, `[`Limits::table_width`]`]`.
     pub(crate) fn table(&self, streams: usize) -> Result<CudaView<'_, i32>, KernelError> {
-        piece(self.table.view(), 0, streams * self.limits.table_width())
+        self.table_of(streams, self.limits.table_width())
     }
 
     /// Pages of one stream.
@@ -305,8 +343,8 @@ impl PassInputs {
         stream: &Stream,
         index: usize,
     ) -> Result<TensorRef<'_, i32, 1>, KernelError> {
-        let width = self.limits.table_width();
-        TensorRef::new(stream, piece(self.table.view(), index * width, width)?, [width])
+        let (width, all) = (self.limits.table_width(), self.table(self.limits.streams)?);
+        TensorRef::new(stream, piece(all, index * width, width)?, [width])
     }
 
     /// Two words a row.

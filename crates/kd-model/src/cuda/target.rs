@@ -115,6 +115,16 @@ impl CudaTarget {
         PassState::new(stream, &self.dims, limits, taps, exchanged)
     }
 
+    /// How tree attention works on passes of `bucket` within `limits`: passes alike in this and in rows and streams may share a graph.
+    ///
+    /// # Errors
+    /// A bundle without a variant for it.
+    pub fn attention(&self, limits: Limits, bucket: Bucket) -> Result<&'static str, CudaError> {
+        let Bucket { rows, streams, pages } = bucket;
+        let partial = limits.partial_rows(self.dims.attention.heads);
+        Ok(self.kernels.cache.variant([rows, limits.pages, streams, pages, partial])?)
+    }
+
     /// Enqueues a pass over what `state.inputs` holds when the stream gets there: embedding, all layers, final norm. It
     /// writes scratch and taps, never pages. Safe to capture in a graph.
     ///

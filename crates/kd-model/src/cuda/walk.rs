@@ -76,7 +76,7 @@ impl Walks {
         bucket: Bucket,
         chosen: CudaView<'_, i32>,
     ) -> Result<(), CudaError> {
-        let Bucket { rows, streams } = bucket;
+        let Bucket { rows, streams, .. } = bucket;
         within("the number of streams of a pass", streams, self.limits.streams)?;
         let (wide, width) = ([streams, self.depth], self.limits.table_width());
         let args = walk::Args {
