@@ -284,7 +284,8 @@ fn launch_section(input: ParseStream<'_>, section: &Ident) -> syn::Result<Launch
             "optional" => optional = true,
             "asked" => asked = true,
             _ => {
-                let message = "expected one of: grid, block, min_ctas, cluster, cooperative, pdl, optional, asked";
+                let message =
+                    "expected one of: grid, block, min_ctas, cluster, cooperative, pdl, optional, asked";
                 return Err(syn::Error::new(word.span(), message));
             }
         }

@@ -42,6 +42,11 @@ struct Leaf {
   __device__ __forceinline__ static int start_of(int region) { return region == 0 ? 0 : SHORT << 2 * (region - 1); }
   static constexpr int LAST = BASE == MOST ? 0 : BASE == MOST / 2 ? 1 : BASE == MOST / 4 ? 2 : 3;
   static_assert(BASE << LAST == MOST && SHORT % (2 * BASE) == 0, "whole leaves");
+  __device__ __forceinline__ static int region_of(int leaf) {
+    int region = LAST;
+    while (first_of(region) > leaf) --region;
+    return region;
+  }
   __device__ __forceinline__ static Leaf number(int leaf, int region) {
     return {leaf, start_of(region) + (leaf - first_of(region)) * (BASE << region), BASE << region};
   }

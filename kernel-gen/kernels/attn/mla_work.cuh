@@ -90,13 +90,31 @@ struct Item {
   int region, past, stream, leaf, tile;
 };
 
+// The streams of a pass, by lanes: the first 32 are loaded once, where there are registers for that.
+template <class U>
+struct Streams {
+  const int32_t *starts, *committed;
+  int B;
+  Stream first;
+
+  __device__ __forceinline__ Streams(const int32_t* starts, const int32_t* committed, int B)
+      : starts(starts), committed(committed), B(B) {
+    if constexpr (U::MT == 0) first = Stream::load<U>(starts, committed, B, threadIdx.x % 32);
+  }
+  __device__ __forceinline__ Stream from(int base) const {
+    if constexpr (U::MT == 0)
+      if (base == 0) return first;
+    return Stream::load<U>(starts, committed, B, base + threadIdx.x % 32);
+  }
+};
+
 // The work items of a pass. By one warp, as all of these.
 template <class U>
-__device__ __forceinline__ int count_items(const int32_t* starts, const int32_t* committed, int B) {
+__device__ __forceinline__ int count_items(const Streams<U>& streams) {
   int items = 0;
 #pragma unroll 1
-  for (int base = 0; base < B; base += 32) {
-    const Stream own = Stream::load<U>(starts, committed, B, base + threadIdx.x % 32);
+  for (int base = 0; base < streams.B; base += 32) {
+    const Stream own = streams.from(base);
     items += __reduce_add_sync(0xffffffffu, own.leaves * own.tiles<U>());
   }
   return items;
@@ -106,12 +124,12 @@ __device__ __forceinline__ int count_items(const int32_t* starts, const int32_t*
 // end together: by region from the last to the first, then stream by stream, a leaf's tiles next to each other so that its entries
 // come from the L2.
 template <class U>
-__device__ __forceinline__ Item find_item(const int32_t* starts, const int32_t* committed, int B, int item, int region, int past) {
+__device__ __forceinline__ Item find_item(const Streams<U>& streams, int item, int region, int past) {
   using L = Leaf<U::BASE, U::SHORT>;
   for (;; --region)
 #pragma unroll 1
-    for (int base = 0, first = past; base < B; base += 32) {
-      const Stream own = Stream::load<U>(starts, committed, B, base + threadIdx.x % 32);
+    for (int base = 0, first = past; base < streams.B; base += 32) {
+      const Stream own = streams.from(base);
       const int tiles = own.tiles<U>(), end = region < L::LAST ? ::min(own.leaves, L::first_of(region + 1)) : own.leaves;
       const int count = ::max(0, end - L::first_of(region)) * tiles;
       const int all = __reduce_add_sync(0xffffffffu, count);
@@ -128,11 +146,11 @@ __device__ __forceinline__ Item find_item(const int32_t* starts, const int32_t* 
 
 // Writes stream `index` to `found`, in shared memory.
 template <class U>
-__device__ __forceinline__ void take_stream(const int32_t* starts, const int32_t* committed, int B, int index, Stream* found) {
+__device__ __forceinline__ void take_stream(const Streams<U>& streams, int index, Stream* found) {
   int64_t part = 0;
 #pragma unroll 1
   for (int base = 0; base <= index; base += 32) {
-    Stream own = Stream::load<U>(starts, committed, B, base + threadIdx.x % 32);
+    Stream own = streams.from(base);
     const int64_t parts = own.parts<U>(), to_lane = sum_to_lane(parts);
     own.part = part + to_lane - parts;
     if (own.index == index) *found = own;
@@ -148,8 +166,16 @@ __device__ __forceinline__ void set_up(int turn, const Stored<U>* pages, const i
                                        const uint64_t* ancestors, float scale, Take& take, int X, int B, int P) {
   const int lane = threadIdx.x % 32;
   Work& work = work_of<S>(turn);
-  const int items = turn == 0 ? count_items<U>(starts, committed, B) : work_of<S>(turn - 1).items;
   const Work& last = work_of<S>(turn - 1);
+  // One stream needs no search.
+  const bool alone = B == 1;
+  const Streams<U> streams(starts, committed, turn > 0 && alone ? 0 : B);
+  if (turn == 0 && alone) {
+    const Stream own = streams.from(0);
+    if (lane == 0) work.stream = own;
+    __syncwarp();
+  }
+  const int items = turn > 0 ? last.items : alone ? work.stream.leaves * work.stream.tiles<U>() : count_items<U>(streams);
   int region = Leaf<U::BASE, U::SHORT>::LAST, past = 0;
   if (turn > 0) region = last.region, past = last.past;
   for (bool first = turn == 0;; first = false) {
@@ -159,12 +185,18 @@ __device__ __forceinline__ void set_up(int turn, const Stored<U>* pages, const i
       __syncwarp();
       return;
     }
-    const Item found = find_item<U>(starts, committed, B, item, region, past);
+    Item found;
+    if (alone) {
+      const int tiles = (turn == 0 ? work : last).stream.tiles<U>(), leaf = (turn == 0 ? work : last).stream.leaves - 1 - item / tiles;
+      found = {Leaf<U::BASE, U::SHORT>::region_of(leaf), 0, 0, leaf, item % tiles};
+    } else {
+      found = find_item<U>(streams, item, region, past);
+    }
     region = found.region, past = found.past;
     if (turn > 0 && found.stream == last.stream.index) {
       if (lane == 0) work.stream = last.stream;
-    } else {
-      take_stream<U>(starts, committed, B, found.stream, &work.stream);
+    } else if (!alone) {
+      take_stream<U>(streams, found.stream, &work.stream);
     }
     __syncwarp();
     const Stream& stream = work.stream;

@@ -11,9 +11,9 @@ family! { tree_mla, template "attn/tree_mla.cuh";
   variant c8  { MT = 0, NT = 1, ST = 16, CLUSTER = 4, CTAS = 2 } when H <= 8
     prefer T * H <= max(8, min(96, 4160 / max(1, P)))
   variant c16 { MT = 0, NT = 2, ST = 8, CLUSTER = 2, CTAS = 2 } when H <= 8
-    prefer T > B && T * H <= max(96, min(544, 9300 / max(1, P)))
+    prefer T > B && T * H <= max(96, min(1088, 70 + 20200 / max(1, P)))
   variant m64 { MT = 4, NT = 0, ST = 4, CLUSTER = 1, CTAS = 1 }
-    prefer T * H > max(16 * B, max(96, min(1024, 4608 / max(1, P))))
+    prefer T * H > max(12 * B, max(96, min(1024, 4608 / max(1, P))))
   variant n8  { MT = 0, NT = 1, ST = 5, CLUSTER = 1, CTAS = 2 } when H <= 8
   variant n16 { MT = 0, NT = 2, ST = 4, CLUSTER = 1, CTAS = 1 } when H > 8 && H <= 16
   const   { BASE = 256 * max(1, H / 32), SHORT = 128 * max(16, H), ROWS = 16 * MT + 8 * NT,
@@ -37,7 +37,7 @@ family! { tree_mla, template "attn/tree_mla.cuh";
 family! { tree_mla_fp8, template "attn/tree_mla.cuh";
   dims    { H = heads / tp, C = kv_lora_rank, R = rope_dim }
   variant m64 { MT = 4, NT = 0, ST = 4, CTAS = 1 }
-    prefer T * H > max(16 * B, max(96, min(1024, 4608 / max(1, P))))
+    prefer T * H > max(12 * B, max(96, min(1024, 4608 / max(1, P))))
   variant n8  { MT = 0, NT = 1, ST = 5, CTAS = 2 } when H <= 8
   variant n16 { MT = 0, NT = 2, ST = 4, CTAS = 1 } when H > 8 && H <= 16
   const   { BASE = 256 * max(1, H / 32), SHORT = 128 * max(16, H), ROWS = 16 * MT + 8 * NT, CLUSTER = 1,

@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "tree_mla",
-    contract: "38a628dd9d2db1e2",
+    contract: "f8f20c3563d53786",
     variants: &["c8", "c16", "m64", "n8", "n16"],
     cooperative: false,
     pdl: true,
@@ -192,13 +192,16 @@ fn preferred(
                     && arith::mul(t, h)?
                         <= arith::max(
                             96,
-                            arith::min(544, arith::div(9300, arith::max(1, p)?)?)?,
+                            arith::min(
+                                1088,
+                                arith::add(70, arith::div(20200, arith::max(1, p)?)?)?,
+                            )?,
                         )?
             }
             "m64" => {
                 arith::mul(t, h)?
                     > arith::max(
-                        arith::mul(16, b)?,
+                        arith::mul(12, b)?,
                         arith::max(
                             96,
                             arith::min(1024, arith::div(4608, arith::max(1, p)?)?)?,

@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "tree_mla_fp8",
-    contract: "137021ffef3f7afb",
+    contract: "a73506b9989f7aaf",
     variants: &["m64", "n8", "n16"],
     cooperative: false,
     pdl: true,
@@ -184,7 +184,7 @@ fn preferred(
             "m64" => {
                 arith::mul(t, h)?
                     > arith::max(
-                        arith::mul(16, b)?,
+                        arith::mul(12, b)?,
                         arith::max(
                             96,
                             arith::min(1024, arith::div(4608, arith::max(1, p)?)?)?,

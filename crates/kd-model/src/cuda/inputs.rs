@@ -1,7 +1,6 @@
 //! What changes from pass to pass: tokens, trees, pages. At fixed addresses, so that a captured pass serves any round.
 
 use kd_attn::{Ancestors, Leaves, PAGE_TOKENS, PageId, Segment, rows};
-use kd_ddtree::budget::{CONTEXTS, context_edge};
 use kd_kernels::{Buffer, CudaView, KernelError, Stream, TensorRef};
 use kd_tensor::ops::check_ids;
 
@@ -34,6 +33,9 @@ pub struct Bucket {
     /// Pages of a stream that attention looks into, one of [`Limits::contexts`]: no stream has committed more.
     pub pages: usize,
 }
+
+/// Pages of the shortest contexts that are told apart from longer ones.
+const SHORT: usize = 16;
 
 /// Most nodes of a tree, its root included.
 const MOST_NODES: usize = 64 * size_of::<Ancestors>() / size_of::<u64>() + 1;
@@ -83,10 +85,11 @@ impl Limits {
 
     /// Numbers of pages that passes are launched for, the last of them [`Limits::table_width`]: tree attention does better if it knows
     /// that contexts are short.
-    pub fn contexts(&self) -> impl DoubleEndedIterator<Item = usize> + use<> {
+    pub fn contexts(&self) -> impl Iterator<Item = usize> + use<> {
         let most = self.table_width();
-        let edges = (0..CONTEXTS).map(|bucket| context_edge(bucket) / PAGE_TOKENS);
-        edges.filter(move |&pages| pages < most).chain([most])
+        std::iter::successors(Some(SHORT), |pages| pages.checked_mul(2))
+            .take_while(move |&pages| pages < most)
+            .chain([most])
     }
 
     /// The least of [`Limits::contexts`] that holds `tokens` tokens.
@@ -426,6 +429,16 @@ mod tests {
         assert!(each <= planned && planned <= each + each / 16, "{each} of {planned}");
         let one = Limits { rows: 65, streams: 1, ..limits };
         assert_eq!(Some(one.partial_rows(8)), Leaves::new(8).partial_rows(8, [(65, 131_072)]));
+    }
+
+    #[test]
+    fn contexts_are_powers_of_two_and_all() {
+        let limits =
+            |stream_pages: usize| Limits { rows: 1, nodes: 1, streams: 1, pages: 4000, stream_pages };
+        let all = |pages: usize| limits(pages).contexts().collect::<Vec<_>>();
+        assert_eq!([all(1), all(16), all(100)], [vec![4], vec![16], vec![16, 32, 64, 100]]);
+        let held = [0, 1024, 1025, 4096, 4097, 6400, 9000].map(|tokens| limits(100).pages_for(tokens));
+        assert_eq!(held, [16, 16, 32, 64, 100, 100, 100]);
     }
 
     #[test]
