@@ -9,9 +9,10 @@ use half::bf16;
 
 use super::CudaError;
 use super::cache::{Attended, LayerPages, Pages};
-use super::inputs::{Bucket, Limits, PassInputs};
+use super::inputs::PassInputs;
 use super::kernels::FewKernels;
 use super::layer::Pass;
+use super::limits::{Bucket, Limits};
 use super::memory::{head, head_mut, part, part_mut};
 use super::state::PassState;
 use super::weights::DeviceLayer;

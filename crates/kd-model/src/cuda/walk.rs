@@ -7,8 +7,9 @@ use half::bf16;
 
 use super::drafter::{Blocks, ContextRows};
 use super::error::within;
-use super::inputs::{Bucket, Limits, PassInputs};
+use super::inputs::PassInputs;
 use super::kernels::int;
+use super::limits::{Bucket, Limits};
 use super::memory::{head, head_mut, zeros};
 use super::{CudaError, CudaTarget, PassState};
 
