@@ -116,6 +116,8 @@ pub struct Launch {
     pub pdl: bool,
     /// Whether there may be dimensions that no variant can run: profiles do without the family then.
     pub optional: bool,
+    /// Whether the launcher tells, for sizes alone, which variant it would take.
+    pub asked: bool,
 }
 
 /// The number of CTAs.

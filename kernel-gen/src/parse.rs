@@ -271,7 +271,7 @@ fn launch_section(input: ParseStream<'_>, section: &Ident) -> syn::Result<Launch
     let content;
     braced!(content in input);
     let (mut grid, mut block, mut min_ctas, mut cluster) = (None, None, Expr::Int(1), None);
-    let (mut cooperative, mut pdl, mut optional) = (false, false, false);
+    let (mut cooperative, mut pdl, mut optional, mut asked) = (false, false, false, false);
     while !content.is_empty() {
         let word: Ident = content.parse()?;
         match word.to_string().as_str() {
@@ -282,8 +282,10 @@ fn launch_section(input: ParseStream<'_>, section: &Ident) -> syn::Result<Launch
             "cooperative" => cooperative = true,
             "pdl" => pdl = true,
             "optional" => optional = true,
+            "asked" => asked = true,
             _ => {
-                let message = "expected one of: grid, block, min_ctas, cluster, cooperative, pdl, optional";
+                let message =
+                    "expected one of: grid, block, min_ctas, cluster, cooperative, pdl, optional, asked";
                 return Err(syn::Error::new(word.span(), message));
             }
         }
@@ -301,6 +303,7 @@ fn launch_section(input: ParseStream<'_>, section: &Ident) -> syn::Result<Launch
         cooperative,
         pdl,
         optional,
+        asked,
     })
 }
 

@@ -69,6 +69,20 @@ fn trees_and_chains_over_fp8_pages_give_the_tokens_of_plain_decoding() {
     }
 }
 
+/// Rounds of two trees of 41 rows have a graph for contexts up to 1,024 tokens and another one, whose attention takes other tiles.
+#[test]
+fn streams_that_outgrow_a_graphs_context_get_the_tokens_of_plain_decoding() {
+    let test = "streams_that_outgrow_a_graphs_context_get_the_tokens_of_plain_decoding";
+    let Some(mut engine) = engine(test, 40, OPTIONS) else { return };
+    let long = prompts(100).concat();
+    let requests: Vec<Request> =
+        [0, 700].map(|at| request(long[at..at + 960].to_vec(), 1.0, Speculation::Plain)).into();
+    let plain = run(&mut engine, &arrivals(&requests));
+    assert!(plain.iter().all(|answer| answer.end == Some(Ok(kd_engine::FinishReason::Length))));
+    let answers = run(&mut engine, &with(Speculation::Tree { nodes: 40 }, &requests));
+    assert_equal(&answers, &plain, "trees of 40 nodes");
+}
+
 #[test]
 fn one_stream_gives_the_tokens_of_sixteen() {
     let test = "one_stream_gives_the_tokens_of_sixteen";

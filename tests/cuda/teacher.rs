@@ -76,7 +76,10 @@ impl Teacher {
             let masks: Vec<Ancestors> = (1..count).map(|node| [(1u64 << node) - 1, 0]).collect();
             let segment = Segment { pages: &pages, committed: first, rows: count, mask: Mask::Tree(&masks) };
             state.inputs.write(stream, piece, &[segment]).expect("inputs");
-            let (mut seen, bucket) = (Routings::default(), Bucket { rows: count, streams: 1 });
+            let (mut seen, bucket) = (
+                Routings::default(),
+                Bucket { rows: count, streams: 1, pages: state.limits().table_width() },
+            );
             gpu.forward_traced(stream, &mut state, bucket, &OneRank, &mut seen, count).expect("a pass");
             gpu.logits(stream, &mut state, count).expect("logits");
             let logits = state.logits(stream, count).expect("copied");

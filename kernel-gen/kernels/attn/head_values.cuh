@@ -35,9 +35,7 @@ template <class U, class S>
 __device__ __forceinline__ void look_up(int node, int token, const int32_t* starts, const int32_t* committed,
                                         const uint64_t* ancestors, int B, int T, int Z) {
   mla::Stream& stream = reinterpret_cast<mla::Stream*>(S::stream())[token];
-  const bool found = node < T && mla::find_stream<U>(starts, committed, B, &stream, [=](const mla::Stream& own, int) {
-    return node >= own.first && node < own.first + own.nodes;
-  });
+  const bool found = node < T && mla::find_stream<U>(starts, committed, B, node, &stream);
   __syncwarp();
   Row row = {0, 0, 0, 0, 0.0f, __int_as_float(0x7fffffff)};
   if (found) {

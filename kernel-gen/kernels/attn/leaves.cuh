@@ -35,10 +35,20 @@ struct Leaf {
     const Leaf region = find([=](int, int, int end, int) { return position < end; });
     return region.index + (position - region.start) / region.length;
   }
-  __device__ __forceinline__ static Leaf number(int leaf) {
-    const Leaf region =
-        find([=](int first, int start, int end, int length) { return leaf < first + (end - start) / length; });
-    return {leaf, region.start + (leaf - region.index) * region.length, region.length};
+  // Leaves of one length make a region: BASE << region tokens. The number of its first leaf, its first token, and the last region.
+  __device__ __forceinline__ static int first_of(int region) {
+    return region == 0 ? 0 : SHORT / BASE + 3 * SHORT / (2 * BASE) * ((1 << region - 1) - 1);
+  }
+  __device__ __forceinline__ static int start_of(int region) { return region == 0 ? 0 : SHORT << 2 * (region - 1); }
+  static constexpr int LAST = BASE == MOST ? 0 : BASE == MOST / 2 ? 1 : BASE == MOST / 4 ? 2 : 3;
+  static_assert(BASE << LAST == MOST && SHORT % (2 * BASE) == 0, "whole leaves");
+  __device__ __forceinline__ static int region_of(int leaf) {
+    int region = LAST;
+    while (first_of(region) > leaf) --region;
+    return region;
+  }
+  __device__ __forceinline__ static Leaf number(int leaf, int region) {
+    return {leaf, start_of(region) + (leaf - first_of(region)) * (BASE << region), BASE << region};
   }
 };
 
@@ -47,52 +57,54 @@ struct Stream {
   int64_t part;                        // the first of its rows of partial results: one a leaf, node and head
   int index, first, nodes, committed;  // its number; its first row of the pass, rows and committed tokens
   int leaves;                          // leaves that its longest path could reach
-  int item;                            // the first of its work items
-  int items;                           // no fewer than the pass has
+
+  // Stream `index` of B, but for its place among partial results; no rows if there is none.
+  template <class U>
+  __device__ __forceinline__ static Stream load(const int32_t* starts, const int32_t* committed, int B, int index) {
+    Stream own = {0, index, 0, 0, 0, 0};
+    if (index >= B) return own;
+    own.first = ptx::load4(starts + index);
+    own.nodes = ::max(0, ptx::load4(starts + index + 1) - own.first);
+    own.committed = ::max(0, ptx::load4(committed + index));
+    own.leaves = own.nodes > 0 ? Leaf<U::BASE, U::SHORT>::at(own.committed + own.nodes - 1) + 1 : 0;
+    return own;
+  }
+  template <class U>
+  __device__ __forceinline__ int64_t parts() const {
+    return int64_t(leaves) * nodes * U::H;
+  }
+  // Tiles of its query rows.
+  template <class U>
+  __device__ __forceinline__ int tiles() const {
+    return (nodes * U::H + U::ROWS - 1) / U::ROWS;
+  }
 };
 
-// Tiles of a stream's query rows.
-template <class U>
-__device__ __forceinline__ int tiles_of(const Stream& stream) {
-  return (stream.nodes * U::H + U::ROWS - 1) / U::ROWS;
+// What the lanes up to and with this one have, added up.
+template <class T>
+__device__ __forceinline__ T sum_to_lane(T own) {
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const T before = __shfl_up_sync(0xffffffffu, own, step);
+    if (threadIdx.x % 32 >= step) own += before;
+  }
+  return own;
 }
 
-// Writes the stream to which `mine` leads to `found`, in shared memory; whether there is one. Stream b of B has the rows from
-// starts[b] to starts[b + 1]. All lanes of a warp call it alike. mine(stream, items) is asked of every stream.
-template <class U, class Mine>
-__device__ __forceinline__ bool find_stream(const int32_t* starts, const int32_t* committed, int B, Stream* found,
-                                            Mine mine) {
-  const int lane = threadIdx.x % 32;
-  int item = 0;
+// Writes the stream that has row `node` of the pass to `found`, in shared memory; whether there is one. Stream b of B has the rows
+// from starts[b] to starts[b + 1]. All lanes of a warp call it alike.
+template <class U>
+__device__ __forceinline__ bool find_stream(const int32_t* starts, const int32_t* committed, int B, int node, Stream* found) {
   int64_t part = 0;
   for (int base = 0; base < B; base += 32) {
-    Stream own = {0, base + lane, 0, 0, 0, 0, 0, 0};
-    if (own.index < B) {
-      own.first = ptx::load4(starts + own.index);
-      own.nodes = ::max(0, ptx::load4(starts + own.index + 1) - own.first);
-      own.committed = ::max(0, ptx::load4(committed + own.index));
-      own.leaves = own.nodes > 0 ? Leaf<U::BASE, U::SHORT>::at(own.committed + own.nodes - 1) + 1 : 0;
-    }
-    const int items = own.leaves * tiles_of<U>(own);
-    const int64_t parts = int64_t(own.leaves) * own.nodes * U::H;
-    own.item = items;
-    own.part = parts;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      const int before = __shfl_up_sync(0xffffffffu, own.item, step);
-      const int64_t parts_before = __shfl_up_sync(0xffffffffu, own.part, step);
-      if (lane >= step) own.item += before, own.part += parts_before;
-    }
-    const int all = __shfl_sync(0xffffffffu, own.item, 31);
-    const int64_t all_parts = __shfl_sync(0xffffffffu, own.part, 31);
-    own.item += item - items;
-    own.part += part - parts;
-    own.items = base + 32 < B ? 0x7fffffff : item + all;
-    const bool here = mine(own, items);
+    Stream own = Stream::load<U>(starts, committed, B, base + threadIdx.x % 32);
+    const int64_t parts = own.parts<U>();
+    const int64_t to_lane = sum_to_lane(parts);
+    own.part = part + to_lane - parts;
+    const bool here = node >= own.first && node < own.first + own.nodes;
     if (here) *found = own;
     if (__any_sync(0xffffffffu, here)) return true;
-    item += all;
-    part += all_parts;
+    part += __shfl_sync(0xffffffffu, to_lane, 31);
   }
   return false;
 }

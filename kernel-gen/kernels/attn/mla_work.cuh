@@ -1,8 +1,8 @@
 // The work items of tree_mla, and the copies of their queries and keys into a ring in shared memory.
 #pragma once
 
-#include "attn/leaves.cuh"
 #include "attn/mla_fp8.cuh"
+#include "attn/mla_items.cuh"
 #include "ptx/bulk.cuh"
 #include "ptx/exchange.cuh"
 
@@ -18,11 +18,13 @@ struct Work {
   int64_t part;     // the tile's first row of partial results
   int steps;        // steps of keys, at least one; negative: no items are left
   int row, rows;    // the tile: first (node, head) of the stream, and how many
-  int start, end;   // the leaf in tokens
+  int start;        // the leaf's first token
   int trunk;        // steps that serve all rows
   int node, count;  // nodes that the tile has rows of
   int entry;        // wide tiles: number of the ring's entry that the first step is
   int tail, limit;  // first step of keys that are gathered by node, and the leaf's end, both in steps from position 0
+  int items;        // that the pass has
+  int region, past;  // the leaf's region, and the items before the region's
   float factor;     // on scores, with log2 e; NaN if the page table is not of this cache
 };
 
@@ -91,29 +93,42 @@ __device__ __forceinline__ void set_up(int turn, const Stored<U>* pages, const i
                                        const uint64_t* ancestors, float scale, Take& take, int X, int B, int P) {
   const int lane = threadIdx.x % 32;
   Work& work = work_of<S>(turn);
-  int items = turn == 0 ? 0x7fffffff : work_of<S>(turn - 1).stream.items;
+  const Work& last = work_of<S>(turn - 1);
+  // One stream needs no search.
+  const bool alone = B == 1;
+  const Streams<U> streams(starts, committed, turn > 0 && alone ? 0 : B);
+  if (turn == 0 && alone) {
+    const Stream own = streams.from(0);
+    if (lane == 0) work.stream = own;
+    __syncwarp();
+  }
+  const int items = turn > 0 ? last.items : alone ? work.stream.leaves * work.stream.tiles<U>() : count_items<U>(streams);
+  int region = Leaf<U::BASE, U::SHORT>::LAST, past = 0;
+  if (turn > 0) region = last.region, past = last.past;
   for (bool first = turn == 0;; first = false) {
     const int item = take(first, items);
-    bool found = item < items;
-    __syncwarp();
-    const Stream& last = work_of<S>(turn - 1).stream;
-    if (turn > 0 && item >= last.item && item < last.item + last.leaves * tiles_of<U>(last)) {
-      if (lane == 0) work.stream = last;
-    } else if (found)
-      found = find_stream<U>(starts, committed, B, &work.stream, [=](const Stream& own, int items) {
-        return item >= own.item && item < own.item + items;
-      });
-    __syncwarp();
-    if (!found) {
+    if (item >= items) {
       if (lane == 0) work.steps = -1;
       __syncwarp();
       return;
     }
+    Item found;
+    if (alone) {
+      const int tiles = (turn == 0 ? work : last).stream.tiles<U>(), leaf = (turn == 0 ? work : last).stream.leaves - 1 - item / tiles;
+      found = {Leaf<U::BASE, U::SHORT>::region_of(leaf), 0, 0, leaf, item % tiles};
+    } else {
+      found = find_item<U>(streams, item, region, past);
+    }
+    region = found.region, past = found.past;
+    if (turn > 0 && found.stream == last.stream.index) {
+      if (lane == 0) work.stream = last.stream;
+    } else if (!alone) {
+      take_stream<U>(streams, found.stream, &work.stream);
+    }
+    __syncwarp();
     const Stream& stream = work.stream;
-    items = stream.items;
-    const int tiles = tiles_of<U>(stream), place = item - stream.item;
-    const Leaf<U::BASE, U::SHORT> leaf = Leaf<U::BASE, U::SHORT>::number(stream.leaves - 1 - place / tiles);
-    const int end = leaf.start + leaf.length, row = place % tiles * U::ROWS;
+    const Leaf<U::BASE, U::SHORT> leaf = Leaf<U::BASE, U::SHORT>::number(found.leaf, found.region);
+    const int end = leaf.start + leaf.length, row = found.tile * U::ROWS;
     const int rows = ::min(U::ROWS, stream.nodes * U::H - row);
     const int node = row / U::H, count = (row + rows - 1) / U::H - node + 1;
     // Page ids and masks come from memory together.
@@ -129,13 +144,15 @@ __device__ __forceinline__ void set_up(int turn, const Stored<U>* pages, const i
       work.rows = rows;
       work.part = stream.part + int64_t(leaf.index) * stream.nodes * U::H + row;
       work.start = leaf.start;
-      work.end = end;
       work.limit = end / KEYS;
       work.tail = ::max(stream.committed, leaf.start) / KEYS;
       work.trunk = ::max(0, ::min(work.tail, work.limit) - leaf.start / KEYS);
       work.node = node;
       work.count = count;
       work.factor = scale;
+      work.items = items;
+      work.region = region;
+      work.past = past;
     }
     __syncwarp();
     int steps = lane < count ? own_steps(work, path.depth()) : 0;

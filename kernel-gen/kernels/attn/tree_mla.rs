@@ -11,9 +11,9 @@ family! { tree_mla, template "attn/tree_mla.cuh";
   variant c8  { MT = 0, NT = 1, ST = 16, CLUSTER = 4, CTAS = 2 } when H <= 8
     prefer T * H <= max(8, min(96, 4160 / max(1, P)))
   variant c16 { MT = 0, NT = 2, ST = 8, CLUSTER = 2, CTAS = 2 } when H <= 8
-    prefer T > B && T * H <= max(72, min(544, 9300 / max(1, P)))
+    prefer T > B && T * H <= max(96, min(1088, 70 + 20200 / max(1, P)))
   variant m64 { MT = 4, NT = 0, ST = 4, CLUSTER = 1, CTAS = 1 }
-    prefer T * H > max(16 * B, max(96, min(1024, 4608 / max(1, P))))
+    prefer T * H > max(12 * B, max(96, min(1024, 4608 / max(1, P))))
   variant n8  { MT = 0, NT = 1, ST = 5, CLUSTER = 1, CTAS = 2 } when H <= 8
   variant n16 { MT = 0, NT = 2, ST = 4, CLUSTER = 1, CTAS = 1 } when H > 8 && H <= 16
   const   { BASE = 256 * max(1, H / 32), SHORT = 128 * max(16, H), ROWS = 16 * MT + 8 * NT,
@@ -29,7 +29,7 @@ family! { tree_mla, template "attn/tree_mla.cuh";
             starts: i32[B + 1], committed: i32[B], ancestors: u64[T, 2], scratch: bf16[T, C + R], scale: f32,
             queue: mut i32[1], part_o: mut f32[Z, C], part_ml: mut f32[Z, 2] }
   sass    { "HMMA.16816.F32.BF16", "LDSM.16.M88.4" }
-  launch  { grid resident, block 256, min_ctas CTAS, cluster CLUSTER, pdl }
+  launch  { grid resident, block 256, min_ctas CTAS, cluster CLUSTER, pdl, asked }
 }
 
 /// The same over FP8 pages: an entry is `C` e4m3 codes, `R` bf16 values of the rotated key, the scale in f32 and zeros up to 16 bytes.
@@ -37,7 +37,7 @@ family! { tree_mla, template "attn/tree_mla.cuh";
 family! { tree_mla_fp8, template "attn/tree_mla.cuh";
   dims    { H = heads / tp, C = kv_lora_rank, R = rope_dim }
   variant m64 { MT = 4, NT = 0, ST = 4, CTAS = 1 }
-    prefer T * H > max(16 * B, max(96, min(1024, 4608 / max(1, P))))
+    prefer T * H > max(12 * B, max(96, min(1024, 4608 / max(1, P))))
   variant n8  { MT = 0, NT = 1, ST = 5, CTAS = 2 } when H <= 8
   variant n16 { MT = 0, NT = 2, ST = 4, CTAS = 1 } when H > 8 && H <= 16
   const   { BASE = 256 * max(1, H / 32), SHORT = 128 * max(16, H), ROWS = 16 * MT + 8 * NT, CLUSTER = 1,
@@ -51,7 +51,7 @@ family! { tree_mla_fp8, template "attn/tree_mla.cuh";
             starts: i32[B + 1], committed: i32[B], ancestors: u64[T, 2], scratch: bf16[T, C + R], scale: f32,
             queue: mut i32[1], part_o: mut f32[Z, C], part_ml: mut f32[Z, 2] }
   sass    { "HMMA.16816.F32.BF16", "LDSM.16.M88.4" }
-  launch  { grid resident, block 256, min_ctas CTAS, pdl }
+  launch  { grid resident, block 256, min_ctas CTAS, pdl, asked }
 }
 
 /// The partial results of `tree_mla` to each row's mixed latent. Padding rows become zero; a row whose partial results had no

@@ -98,9 +98,7 @@ __device__ __forceinline__ void tree_mla_merge(const float* part_o, const float*
   // What tree_mla was given is there before the wait: it waited for that itself before this kernel could start.
   static_assert(sizeof(Stream) * U::CLASSES <= S::STREAM_COUNT * sizeof(int32_t), "a stream for each warp");
   Stream& stream = reinterpret_cast<Stream*>(S::stream())[warp];
-  const bool found = find_stream<U>(starts, committed, B, &stream, [=](const Stream& own, int) {
-    return node >= own.first && node < own.first + own.nodes;
-  });
+  const bool found = find_stream<U>(starts, committed, B, node, &stream);
   __syncwarp();
   int leaves = 0;
   if (found) {

@@ -61,6 +61,22 @@ fn tokens(family: &Family) -> TokenStream {
     let grid = grid_function(family);
     let (cooperative, pdl) = (family.launch.cooperative, family.launch.pdl);
     let variants = family.variants.iter().map(|variant| &variant.name);
+    let asked = family.launch.asked.then(|| {
+        quote! {
+            /// The variant that [`Choice::Auto`] takes for these sizes.
+            ///
+            /// # Errors
+            /// None that can run.
+            pub fn variant(&self, #(#symbols: i64),*) -> Result<&'static str, KernelError> {
+                let unit = self.units.select(
+                    Choice::Auto,
+                    |variant| eligible(variant, self.dims, #(#symbols),*),
+                    |variant| preferred(variant, self.dims, #(#symbols),*),
+                )?;
+                Ok(unit.selection.variant)
+            }
+        }
+    });
     let symbol_params = symbols.iter().map(|symbol| quote!(params.int(#symbol)?;));
     let params = family.operands.iter().flat_map(params_of);
     let composites: Vec<Ident> = composites(family);
@@ -119,6 +135,8 @@ fn tokens(family: &Family) -> TokenStream {
             pub fn units(&self) -> &Units {
                 &self.units
             }
+
+            #asked
 
             /// Checks the operands, chooses a variant and launches it on `stream`. Safe to capture in a graph.
             ///

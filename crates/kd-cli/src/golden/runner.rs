@@ -88,7 +88,7 @@ impl<'a> Runner<'a> {
                 let Cuda { stream, loaded, state, target } = &mut **cuda;
                 let state = state.as_mut().context("no sequence")?;
                 let rows = tokens.len();
-                let bucket = Bucket { rows, streams: 1 };
+                let bucket = Bucket { rows, streams: 1, pages: state.limits().table_width() };
                 state.inputs.write(stream, tokens, segments)?;
                 loaded.forward_traced(stream, state, bucket, &OneRank, recorder, rows)?;
                 loaded.logits(stream, state, rows)?;

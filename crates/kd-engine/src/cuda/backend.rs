@@ -68,6 +68,8 @@ impl Cuda {
             report(done, of, bytes);
         })?;
         let taps = models.drafter.as_ref().map_or(&[][..], |drafter| &drafter.config().target_layer_ids);
+        let contexts: Vec<usize> = limits.contexts().collect();
+        let buckets = buckets.with_contexts(&contexts, |bucket| target.attention(limits, bucket))?;
         let state = target.state(&stream, limits, taps, 1)?;
         let chunks = chunk
             .map(|chunk| target.prefill_state(&device, &stream, &kernels, &state, chunk, 1))

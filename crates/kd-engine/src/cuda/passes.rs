@@ -111,7 +111,8 @@ impl Passes {
             None => {
                 state.inputs.write(stream, tokens, segments)?;
                 state.inputs.write_moves(stream, &Move::all(segments)?)?;
-                let bucket = Bucket { rows: tokens.len(), streams: segments.len() };
+                let pages = state.limits().table_width();
+                let bucket = Bucket { rows: tokens.len(), streams: segments.len(), pages };
                 target.forward(stream, state, bucket, &OneRank)?;
                 target.commit(stream, state, tokens.len())?;
                 state.kept_taps(tokens.len())?

@@ -41,16 +41,17 @@ impl Plan {
     ) -> Result<Self, CudaError> {
         let rows = rows_of_stream(nodes, models.drafter.as_ref().map(|drafter| drafter.config().block_size));
         within(options.slots(), rows)?;
-        let buckets = Buckets::new(options.slots(), nodes);
         let longest = models.target.config().max_position_embeddings.div_ceil(PAGE_TOKENS);
         let pages = options.pages().max(1);
+        let stream_pages = longest.clamp(1, pages);
+        let buckets = Buckets::new(options.slots(), nodes, stream_pages);
         let chain = if deterministic { options.chunk(false) } else { 0 };
         let limits = Limits {
             rows: buckets.most_rows().max(buckets.most_streams() * rows).max(chain),
             nodes: (1 + nodes).max(chain),
             streams: buckets.most_streams(),
             pages,
-            stream_pages: longest.clamp(1, pages),
+            stream_pages,
         };
         let (rows, streams) = (options.chunk(false), options.slots());
         let chunk = ChunkLimits { rows, streams, block: BLOCK.min(limits.context()) };

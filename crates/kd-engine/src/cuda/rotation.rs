@@ -5,6 +5,7 @@
 //! comes back for how far each walk went and for the drafts when it builds the next trees. A stream that ends in the round (a stop, the last token it may have, text that is none) takes its
 //! pages with it, so rows that were committed behind its end are seen by nobody.
 
+use kd_attn::PAGE_TOKENS;
 use kd_kernels::{Landing, Sent};
 use kd_model::cuda::{BestTokens, Bucket, SentTokens};
 
@@ -109,7 +110,9 @@ impl Cuda {
         let draws: Vec<_> = members.iter().flat_map(draws).collect();
         let missing =
             || DeviceError(format!("no graph for {} rows of {} streams", tokens.len(), members.len()));
-        let bucket = self.buckets.fit(tokens.len(), members.len()).ok_or_else(missing)?;
+        let longest = members.iter().map(|member| member.sequence.committed).max().unwrap_or(0);
+        let pages = longest.div_ceil(PAGE_TOKENS);
+        let bucket = self.buckets.fit(tokens.len(), members.len(), pages).ok_or_else(missing)?;
         let way = self.way(members, bucket);
         let graphs = match way {
             Way::Alone => &self.verify,
@@ -149,7 +152,7 @@ impl Cuda {
         let ahead = members.iter().filter(|member| member.ahead).count();
         if members.iter().any(|member| member.draw.is_none()) {
             Way::Alone
-        } else if ahead > 0 && self.buckets.fit(1, ahead).is_some_and(|own| own.streams == bucket.streams) {
+        } else if ahead > 0 && self.buckets.streams_of(ahead) == Some(bucket.streams) {
             // A draft of as many streams is launched either way.
             Way::Rotated
         } else if self.plain.contains_key(&bucket) && members.iter().all(|member| member.tree.is_empty()) {

@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "tree_mla",
-    contract: "9abd76e18e29c1f8",
+    contract: "f8f20c3563d53786",
     variants: &["c8", "c16", "m64", "n8", "n16"],
     cooperative: false,
     pdl: true,
@@ -67,6 +67,27 @@ impl TreeMla {
     /// The loaded units, preferred first.
     pub fn units(&self) -> &Units {
         &self.units
+    }
+    /// The variant that [`Choice::Auto`] takes for these sizes.
+    ///
+    /// # Errors
+    /// None that can run.
+    pub fn variant(
+        &self,
+        t: i64,
+        x: i64,
+        b: i64,
+        p: i64,
+        z: i64,
+    ) -> Result<&'static str, KernelError> {
+        let unit = self
+            .units
+            .select(
+                Choice::Auto,
+                |variant| eligible(variant, self.dims, t, x, b, p, z),
+                |variant| preferred(variant, self.dims, t, x, b, p, z),
+            )?;
+        Ok(unit.selection.variant)
     }
     /// Checks the operands, chooses a variant and launches it on `stream`. Safe to capture in a graph.
     ///
@@ -170,14 +191,17 @@ fn preferred(
                 t > b
                     && arith::mul(t, h)?
                         <= arith::max(
-                            72,
-                            arith::min(544, arith::div(9300, arith::max(1, p)?)?)?,
+                            96,
+                            arith::min(
+                                1088,
+                                arith::add(70, arith::div(20200, arith::max(1, p)?)?)?,
+                            )?,
                         )?
             }
             "m64" => {
                 arith::mul(t, h)?
                     > arith::max(
-                        arith::mul(16, b)?,
+                        arith::mul(12, b)?,
                         arith::max(
                             96,
                             arith::min(1024, arith::div(4608, arith::max(1, p)?)?)?,

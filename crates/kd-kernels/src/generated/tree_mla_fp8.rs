@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "tree_mla_fp8",
-    contract: "c13e25ebcb009127",
+    contract: "a73506b9989f7aaf",
     variants: &["m64", "n8", "n16"],
     cooperative: false,
     pdl: true,
@@ -65,6 +65,27 @@ impl TreeMlaFp8 {
     /// The loaded units, preferred first.
     pub fn units(&self) -> &Units {
         &self.units
+    }
+    /// The variant that [`Choice::Auto`] takes for these sizes.
+    ///
+    /// # Errors
+    /// None that can run.
+    pub fn variant(
+        &self,
+        t: i64,
+        x: i64,
+        b: i64,
+        p: i64,
+        z: i64,
+    ) -> Result<&'static str, KernelError> {
+        let unit = self
+            .units
+            .select(
+                Choice::Auto,
+                |variant| eligible(variant, self.dims, t, x, b, p, z),
+                |variant| preferred(variant, self.dims, t, x, b, p, z),
+            )?;
+        Ok(unit.selection.variant)
     }
     /// Checks the operands, chooses a variant and launches it on `stream`. Safe to capture in a graph.
     ///
@@ -163,7 +184,7 @@ fn preferred(
             "m64" => {
                 arith::mul(t, h)?
                     > arith::max(
-                        arith::mul(16, b)?,
+                        arith::mul(12, b)?,
                         arith::max(
                             96,
                             arith::min(1024, arith::div(4608, arith::max(1, p)?)?)?,

@@ -9,9 +9,10 @@ use half::bf16;
 
 use super::CudaError;
 use super::cache::{Attended, LayerPages, Pages};
-use super::inputs::{Bucket, Limits, PassInputs};
+use super::inputs::PassInputs;
 use super::kernels::FewKernels;
 use super::layer::Pass;
+use super::limits::{Bucket, Limits};
 use super::memory::{head, head_mut, part, part_mut};
 use super::state::PassState;
 use super::weights::DeviceLayer;
@@ -109,12 +110,12 @@ impl TreeAttention<'_> {
     fn attend(&mut self, pass: &Pass<'_>, index: usize) -> Result<(), CudaError> {
         let (stream, a, limits, inputs) =
             (pass.stream, &pass.target.dims.attention, self.limits, self.inputs);
-        let (width, Bucket { rows, streams }) = (a.cache_width(), self.bucket);
+        let (width, Bucket { rows, streams, pages: held }) = (a.cache_width(), self.bucket);
         let partial = self.part_ml.len() / 2;
         let pages = LayerPages { all: self.pages, layer: index, count: limits.pages };
         let own = Attended {
             q: head(stream, self.absorbed, [rows, a.heads, width])?,
-            table: TensorRef::new(stream, inputs.table(streams)?, [streams, limits.table_width()])?,
+            table: TensorRef::new(stream, inputs.table_of(streams, held)?, [streams, held])?,
             starts: TensorRef::new(stream, inputs.starts(streams)?, [streams + 1])?,
             committed: TensorRef::new(stream, inputs.committed(streams)?, [streams])?,
             ancestors: TensorRef::new(stream, inputs.ancestors(rows)?, [rows, 2])?,
@@ -130,7 +131,7 @@ impl TreeAttention<'_> {
     /// The partial results merged, and taken out of the latent space: the values of all heads.
     fn values(&mut self, pass: &mut Pass<'_>, layer: &DeviceLayer) -> Result<(), CudaError> {
         let (stream, a, kernels) = (pass.stream, &pass.target.dims.attention, &pass.target.kernels);
-        let (Bucket { rows, streams }, inputs) = (self.bucket, self.inputs);
+        let (Bucket { rows, streams, .. }, inputs) = (self.bucket, self.inputs);
         let partial = self.part_ml.len() / 2;
         let args = tree_mla_merge::Args {
             part_o: head(stream, self.part_o, [partial, a.latent])?,
@@ -159,7 +160,7 @@ impl TreeAttention<'_> {
         layer: &DeviceLayer,
     ) -> Result<(), CudaError> {
         let (stream, a) = (pass.stream, &pass.target.dims.attention);
-        let (Bucket { rows, streams }, inputs) = (self.bucket, self.inputs);
+        let (Bucket { rows, streams, .. }, inputs) = (self.bucket, self.inputs);
         let partial = self.part_ml.len() / 2;
         let args = head_values::Args {
             part_o: head(stream, self.part_o, [partial, a.latent])?,

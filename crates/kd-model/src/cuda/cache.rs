@@ -159,6 +159,15 @@ impl CacheKernels {
         }
     }
 
+    /// The variant that [`CacheKernels::attend`] takes for sizes `[rows, cache pages, streams, pages of a stream, partial rows]`.
+    pub(crate) fn variant(&self, [t, x, b, p, z]: [usize; 5]) -> Result<&'static str, KernelError> {
+        let [t, x, b, p, z] = [t, x, b, p, z].map(int);
+        match self {
+            Self::Bf16 { tree, .. } => tree.variant(t, x, b, p, z),
+            Self::Fp8 { tree, .. } => tree.variant(t, x, b, p, z),
+        }
+    }
+
     /// Entries from scratch to pages.
     pub(crate) fn commit(
         &self,

@@ -4,7 +4,7 @@ use kd_attn::PAGE_TOKENS;
 use kd_kernels::Stream;
 
 use super::drafter::{DraftDims, DraftLimits};
-use super::inputs::Limits;
+use super::limits::Limits;
 use super::plan::{free, layers_that_fit};
 use super::prefill::ChunkLimits;
 use super::{CudaError, Dims};

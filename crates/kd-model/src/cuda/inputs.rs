@@ -1,39 +1,13 @@
 //! What changes from pass to pass: tokens, trees, pages. At fixed addresses, so that a captured pass serves any round.
 
-use kd_attn::{Ancestors, Leaves, PAGE_TOKENS, PageId, Segment, rows};
+use kd_attn::{PAGE_TOKENS, PageId, Segment, rows};
 use kd_kernels::{Buffer, CudaView, KernelError, Stream, TensorRef};
 use kd_tensor::ops::check_ids;
 
 use super::CudaError;
 use super::error::within;
+use super::limits::{Limits, MOST_NODES};
 use super::places::{Places, TreePlaces, padded, parent, place, words};
-
-/// What memory is planned for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// Rows of a pass.
-    pub rows: usize,
-    /// Rows of one stream's tree, its root included: at most 129.
-    pub nodes: usize,
-    /// Streams of a pass.
-    pub streams: usize,
-    /// Pages of the cache. No two streams of a pass share a page.
-    pub pages: usize,
-    /// Pages of one stream.
-    pub stream_pages: usize,
-}
-
-/// The sizes that a pass is launched with. It may be filled with fewer rows and streams: the rest is padding.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Bucket {
-    /// Rows.
-    pub rows: usize,
-    /// Streams.
-    pub streams: usize,
-}
-
-/// Most nodes of a tree, its root included.
-const MOST_NODES: usize = 64 * size_of::<Ancestors>() / size_of::<u64>() + 1;
 
 /// Device memory of a pass's inputs. Writes are ordered by the stream: they come after every pass that was enqueued before.
 #[derive(Debug)]
@@ -47,7 +21,9 @@ pub struct PassInputs {
     places: Places,
     /// Rows for the head.
     chosen: Buffer<i32>,
-    /// Pages of each stream, and the same on the host: a stream keeps its pages, so most rounds change nothing.
+    /// A table of the pages of each stream for each of [`Limits::contexts`], and the same on the host: a stream keeps its pages, so
+    /// most rounds change nothing.
+    tables: Vec<usize>,
     table: Buffer<i32>,
     held: Vec<i32>,
     /// Scratch rows, then rows of the pages, of a commit.
@@ -63,38 +39,6 @@ pub struct Move {
     pub page: PageId,
     /// Place in the page.
     pub place: usize,
-}
-
-impl Limits {
-    /// Longest context of a stream, the rows of a pass not counted.
-    pub fn context(&self) -> usize {
-        self.stream_pages * PAGE_TOKENS
-    }
-
-    /// Places of a stream in the table of pages: the table of every stream begins at a multiple of 16 bytes.
-    pub fn table_width(&self) -> usize {
-        padded(self.stream_pages)
-    }
-
-    /// Positions that a row may have.
-    pub fn positions(&self) -> usize {
-        self.context() + MOST_NODES
-    }
-
-    /// Rows of partial results of tree attention with `heads` heads that any pass within these limits leaves, one for each row,
-    /// head and leaf that the row's stream could reach.
-    ///
-    /// Leaves become longer with the position, so all streams together have most of them where their contexts are alike: a mean
-    /// over rows of what their streams may hold together bounds them, `nodes` rows for each token of the cache.
-    pub(crate) fn partial_rows(&self, heads: usize) -> usize {
-        let leaves = Leaves::new(heads);
-        let (rows, nodes) = (self.rows.max(1), self.nodes.clamp(1, MOST_NODES));
-        let tokens = self.pages.saturating_mul(PAGE_TOKENS);
-        let mean = (nodes.saturating_mul(tokens) / rows).min(self.context()) + nodes;
-        // A leaf more than at the mean: a stream's last one may be begun.
-        let most = (leaves.at(mean) + 2).min(leaves.at(self.context() + nodes) + 1);
-        self.rows * heads * most
-    }
 }
 
 impl Move {
@@ -132,7 +76,8 @@ impl PassInputs {
     /// `trees`: rows see what their ancestors say; else all before them, and a stream may have any number.
     pub(crate) fn new(stream: &Stream, limits: Limits, vocab: usize, trees: bool) -> Result<Self, CudaError> {
         let places = Places::new(limits, trees);
-        let held = vec![-1; limits.streams * limits.table_width()];
+        let tables: Vec<usize> = limits.contexts().collect();
+        let held = vec![-1; limits.streams * tables.iter().sum::<usize>()];
         Ok(Self {
             limits,
             vocab,
@@ -140,6 +85,7 @@ impl PassInputs {
             rows: Buffer::new(stream, &vec![0; places.end])?,
             places,
             chosen: Buffer::new(stream, &vec![-1; limits.rows])?,
+            tables,
             table: Buffer::new(stream, &held)?,
             held,
             moves: Buffer::new(stream, &vec![-1; 2 * padded(limits.rows)])?,
@@ -207,14 +153,17 @@ impl PassInputs {
         Ok(())
     }
 
-    /// Gives stream `index` of the table these pages; false if it has them.
+    /// Gives stream `index` of the tables these pages; false if it has them.
     fn turn(&mut self, index: usize, pages: &[PageId]) -> bool {
-        let width = self.limits.table_width();
-        let pages = pages.iter().map(|page| page.0.cast_signed()).chain(std::iter::repeat(-1));
-        let mut moved = false;
-        for (to, page) in self.held[index * width..(index + 1) * width].iter_mut().zip(pages) {
-            moved |= *to != page;
-            *to = page;
+        let (mut moved, mut first) = (false, 0);
+        for &width in &self.tables {
+            let pages = pages.iter().map(|page| page.0.cast_signed()).chain(std::iter::repeat(-1));
+            let own = first + index * width..first + (index + 1) * width;
+            for (to, page) in self.held[own].iter_mut().zip(pages) {
+                moved |= *to != page;
+                *to = page;
+            }
+            first += self.limits.streams * width;
         }
         moved
     }
@@ -294,9 +243,23 @@ impl PassInputs {
         piece(self.rows.view(), self.places.committed, streams)
     }
 
-    /// Pages of each stream, `[streams, `[`Limits::table_width`]`]`.
+    /// Pages of each stream, `[streams, pages]`.
+    ///
+    /// # Errors
+    /// Other than one of [`Limits::contexts`], more streams than planned.
+    pub(crate) fn table_of(&self, streams: usize, pages: usize) -> Result<CudaView<'_, i32>, KernelError> {
+        let none = || KernelError::BadTensor {
+            shape: vec![streams, pages],
+            what: format!("there are tables of {:?} pages", self.tables),
+        };
+        let index = self.tables.iter().position(|&width| width == pages).ok_or_else(none)?;
+        let first: usize = self.tables[..index].iter().sum();
+        piece(self.table.view(), first * self.limits.streams, streams * pages)
+    }
+
+    /// All pages of each stream, `[streams, `[`Limits::table_width`]`]`.
     pub(crate) fn table(&self, streams: usize) -> Result<CudaView<'_, i32>, KernelError> {
-        piece(self.table.view(), 0, streams * self.limits.table_width())
+        self.table_of(streams, self.limits.table_width())
     }
 
     /// Pages of one stream.
@@ -305,8 +268,8 @@ impl PassInputs {
         stream: &Stream,
         index: usize,
     ) -> Result<TensorRef<'_, i32, 1>, KernelError> {
-        let width = self.limits.table_width();
-        TensorRef::new(stream, piece(self.table.view(), index * width, width)?, [width])
+        let (width, all) = (self.limits.table_width(), self.table(self.limits.streams)?);
+        TensorRef::new(stream, piece(all, index * width, width)?, [width])
     }
 
     /// Two words a row.
@@ -351,44 +314,6 @@ fn piece<T>(view: CudaView<'_, T>, start: usize, len: usize) -> Result<CudaView<
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Any streams that the limits admit have room for their partial results.
-    #[test]
-    fn partial_results_of_any_streams_have_room() {
-        proptest::proptest!(|(
-            heads in proptest::sample::select(vec![1usize, 8, 64]),
-            nodes in 1usize..=129,
-            pages in 1usize..5000,
-            streams in proptest::collection::vec((1usize..=129, 0.0f64..1.0), 1..24),
-            even in proptest::bool::ANY,
-        )| {
-            let tokens = pages * PAGE_TOKENS;
-            let share = streams.iter().map(|(_, share)| share).sum::<f64>().max(1e-9);
-            let held = |share_of: f64| if even { tokens / streams.len() } else { (tokens as f64 * share_of / share) as usize };
-            let pass: Vec<(usize, usize)> =
-                streams.iter().map(|&(rows, share)| (rows.min(nodes), held(share))).collect();
-            let limits = Limits {
-                rows: pass.iter().map(|(rows, _)| rows).sum(),
-                nodes,
-                streams: pass.len(),
-                pages,
-                stream_pages: pages,
-            };
-            let needed = Leaves::new(heads).partial_rows(heads, pass.iter().copied());
-            proptest::prop_assert!(needed.expect("few") <= limits.partial_rows(heads));
-        });
-    }
-
-    #[test]
-    fn memory_for_partial_results_is_for_what_the_cache_holds() {
-        // Sixteen streams of 65 rows over 128k tokens: as for sixteen of 8k each, not for sixteen of 128k.
-        let limits = Limits { rows: 1040, nodes: 65, streams: 16, pages: 2048, stream_pages: 2048 };
-        let each = Leaves::new(8).partial_rows(8, [(65, 8192); 16]).expect("few");
-        let planned = limits.partial_rows(8);
-        assert!(each <= planned && planned <= each + each / 16, "{each} of {planned}");
-        let one = Limits { rows: 65, streams: 1, ..limits };
-        assert_eq!(Some(one.partial_rows(8)), Leaves::new(8).partial_rows(8, [(65, 131_072)]));
-    }
 
     #[test]
     fn a_path_goes_over_the_end_of_a_page() {

@@ -16,6 +16,7 @@ mod fit;
 mod inputs;
 mod kernels;
 mod layer;
+mod limits;
 mod memory;
 mod places;
 mod plan;
@@ -35,8 +36,9 @@ pub use drafter::{
 };
 pub use error::CudaError;
 pub use fit::Fit;
-pub use inputs::{Bucket, Limits, Move, PassInputs};
+pub use inputs::{Move, PassInputs};
 pub use kd_moe::gpu::MOST_ROWS;
+pub use limits::{Bucket, Limits};
 pub use prefill::{ChunkLimits, PrefillState};
 pub use random::RandomWeights;
 pub use state::PassState;

@@ -2,7 +2,7 @@
 
 use kd_attn::{Ancestors, Mask, PAGE_TOKENS, Segment};
 
-use super::inputs::Limits;
+use super::limits::Limits;
 
 /// The first word of each input, from a multiple of four on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

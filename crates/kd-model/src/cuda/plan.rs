@@ -3,7 +3,7 @@
 use kd_attn::PAGE_TOKENS;
 use kd_kernels::{KernelError, Stream};
 
-use super::inputs::Limits;
+use super::limits::Limits;
 use super::prefill::ChunkLimits;
 use super::{CudaError, Dims};
 

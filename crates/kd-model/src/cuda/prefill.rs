@@ -10,9 +10,10 @@ use kd_moe::gpu::{Arithmetic, MOST_ROWS};
 
 use super::cache::Moved;
 use super::error::within;
-use super::inputs::{Limits, Move, PassInputs};
+use super::inputs::{Move, PassInputs};
 use super::kernels::{Multiply, int};
 use super::layer::Pass;
+use super::limits::Limits;
 use super::memory::{head, head_mut, part, part_mut, zeros};
 use super::rows::RowState;
 use super::state::PassState;

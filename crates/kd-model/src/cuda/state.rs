@@ -9,7 +9,8 @@ use kd_tensor::Matrix;
 
 use super::cache::Pages;
 use super::error::within;
-use super::inputs::{Bucket, Limits, PassInputs};
+use super::inputs::PassInputs;
+use super::limits::{Bucket, Limits};
 use super::memory::{download, download_f32, zeros};
 use super::rows::RowState;
 use super::{CudaError, Dims};

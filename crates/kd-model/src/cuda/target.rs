@@ -12,8 +12,8 @@ use super::attention::tree_pass;
 use super::cache::{Moved, Pages};
 use super::dims::Dims;
 use super::error::within;
-use super::inputs::{Bucket, Limits};
 use super::kernels::TargetKernels;
+use super::limits::{Bucket, Limits};
 use super::memory::{download_f32, head, head_mut};
 use super::rows::RowState;
 use super::state::{HeadState, PassState};
@@ -113,6 +113,16 @@ impl CudaTarget {
     ) -> Result<PassState, CudaError> {
         super::plan::room_for_state(stream, &self.dims, limits, taps.len())?;
         PassState::new(stream, &self.dims, limits, taps, exchanged)
+    }
+
+    /// How tree attention works on passes of `bucket` within `limits`: passes alike in this and in rows and streams may share a graph.
+    ///
+    /// # Errors
+    /// A bundle without a variant for it.
+    pub fn attention(&self, limits: Limits, bucket: Bucket) -> Result<&'static str, CudaError> {
+        let Bucket { rows, streams, pages } = bucket;
+        let partial = limits.partial_rows(self.dims.attention.heads);
+        Ok(self.kernels.cache.variant([rows, limits.pages, streams, pages, partial])?)
     }
 
     /// Enqueues a pass over what `state.inputs` holds when the stream gets there: embedding, all layers, final norm. It

@@ -7,8 +7,9 @@ use half::bf16;
 
 use super::drafter::{Blocks, ContextRows};
 use super::error::within;
-use super::inputs::{Bucket, Limits, PassInputs};
+use super::inputs::PassInputs;
 use super::kernels::int;
+use super::limits::{Bucket, Limits};
 use super::memory::{head, head_mut, zeros};
 use super::{CudaError, CudaTarget, PassState};
 
@@ -76,7 +77,7 @@ impl Walks {
         bucket: Bucket,
         chosen: CudaView<'_, i32>,
     ) -> Result<(), CudaError> {
-        let Bucket { rows, streams } = bucket;
+        let Bucket { rows, streams, .. } = bucket;
         within("the number of streams of a pass", streams, self.limits.streams)?;
         let (wide, width) = ([streams, self.depth], self.limits.table_width());
         let args = walk::Args {

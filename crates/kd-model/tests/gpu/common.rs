@@ -136,7 +136,7 @@ impl<'b> Work<'b> {
     pub(crate) fn pass(&mut self, drafts: &[Draft], bucket: usize) -> Seen {
         self.write(drafts);
         let rows = drafts.iter().map(|draft| draft.tokens.len()).sum();
-        let bucket = Bucket { rows: bucket, streams: LIMITS.streams };
+        let bucket = Bucket { rows: bucket, streams: LIMITS.streams, pages: LIMITS.table_width() };
         let Self { both: Both { gpu, stream, .. }, state, .. } = self;
         gpu.forward(stream, state, bucket, &OneRank).expect("a pass");
         gpu.logits(stream, state, bucket.rows).expect("logits");

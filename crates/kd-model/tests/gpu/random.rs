@@ -29,7 +29,7 @@ fn random_weights_keep_rows_at_a_sane_size() {
         let mut state = target.state(&stream, limits, &[], 1).expect("a state");
         state.inputs.write(&stream, &tokens, &segments).expect("inputs");
         let mut seen = Chosen::default();
-        let bucket = Bucket { rows: 16, streams: 16 };
+        let bucket = Bucket { rows: 16, streams: 16, pages: limits.table_width() };
         target.forward_traced(&stream, &mut state, bucket, &OneRank, &mut seen, 16).expect("a pass");
         target.logits(&stream, &mut state, 16).expect("logits");
         let (hidden, logits) = (state.hidden(&stream, 16), state.logits(&stream, 16));
@@ -121,7 +121,7 @@ fn k26_rows_do_not_depend_on_the_pass() {
         let segment = |rows: &usize| Segment { pages: &[], committed: 0, rows: *rows, mask: Mask::Causal };
         let segments: Vec<_> = sizes.iter().map(segment).collect();
         state.inputs.write(&stream, &tokens, &segments).expect("inputs");
-        let bucket = Bucket { rows: tokens.len(), streams: 5 };
+        let bucket = Bucket { rows: tokens.len(), streams: 5, pages: limits.table_width() };
         target.forward(&stream, &mut state, bucket, &OneRank).expect("a pass");
         target.logits(&stream, &mut state, tokens.len()).expect("logits");
         state.logits(&stream, tokens.len()).expect("copied")

@@ -39,7 +39,7 @@ fn replays_give_the_bits_of_eager_passes() {
     let before: Vec<&[u32]> = texts.iter().take(2).map(|text| &text[..60]).collect();
     eager.read(&before, 60);
     work.read(&before, 60);
-    let bucket = Bucket { rows: 33, streams: LIMITS.streams };
+    let bucket = Bucket { rows: 33, streams: LIMITS.streams, pages: LIMITS.table_width() };
     let Work { state, tables, .. } = work;
     let Both { gpu, stream, .. } = other;
     let round = Arc::new(Mutex::new(Round { gpu, state, bucket }));

@@ -122,7 +122,8 @@ pub(super) fn measure(
     cell: Cell,
     rounds: (usize, Duration),
 ) -> anyhow::Result<Measured> {
-    let bucket = Bucket { rows: cell.rows(), streams: cell.streams };
+    let pages = shared.lock().state.limits().pages_for(cell.context);
+    let bucket = Bucket { rows: cell.rows(), streams: cell.streams, pages };
     let block = shared.lock().drafter.dims().block;
     let size = Size { bucket, kept: cell.kept(block) };
     let mut streams = Streams::new(cell.streams, cell.nodes, cell.context, size.kept / cell.streams);

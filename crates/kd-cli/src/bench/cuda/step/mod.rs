@@ -139,7 +139,8 @@ fn limits(args: &BenchStepArgs, block: usize) -> Limits {
 /// Runs one pass of the largest cell's rows and leaves its rows in all pages.
 fn fill(stream: &kd_kernels::Stream, rank: &mut Rank, args: &BenchStepArgs) -> anyhow::Result<()> {
     let Some(cell) = all(args).max_by_key(Cell::rows) else { return Ok(()) };
-    let bucket = kd_model::cuda::Bucket { rows: cell.rows(), streams: cell.streams };
+    let pages = rank.state.limits().table_width();
+    let bucket = kd_model::cuda::Bucket { rows: cell.rows(), streams: cell.streams, pages };
     let size = Size { bucket, kept: cell.streams };
     let mut streams = rounds::Streams::new(cell.streams, cell.nodes, 0, 1);
     streams.prepare(stream, rank, size)?;

@@ -89,7 +89,8 @@ pub(super) fn measure_rounds(stream: &Stream, rank: &mut Rank, tokens: usize) ->
         Part::Chunk(own, segment) => {
             state.inputs.write(stream, own, &[segment])?;
             state.inputs.write_moves(stream, &Move::all(&[segment])?)?;
-            target.forward(stream, state, Bucket { rows: own.len(), streams: 1 }, &OneRank)?;
+            let pages = state.limits().pages_for(segment.committed);
+            target.forward(stream, state, Bucket { rows: own.len(), streams: 1, pages }, &OneRank)?;
             Ok(target.commit(stream, state, own.len())?)
         }
         Part::Head(row) => {

@@ -93,7 +93,7 @@ impl Rank {
     /// Enqueues a whole round as the engine runs it: the device walks by itself.
     pub(super) fn round(&mut self, stream: &Stream, size: Size) -> Result<(), CudaError> {
         self.verify(stream, size)?;
-        let (Bucket { rows, streams }, width) = (size.bucket, self.drafter.dims().tap_width);
+        let (Bucket { rows, streams, .. }, width) = (size.bucket, self.drafter.dims().tap_width);
         let Self { target, state, drafter, walks, draws, .. } = self;
         walks.launch(stream, &state.inputs, size.bucket, draws.tokens.view_as(0, rows)?)?;
         target.commit_walked(stream, state, walks, streams)?;
@@ -121,7 +121,7 @@ impl Rank {
     pub(super) fn send(
         &self,
         landing: &mut Landing,
-        Bucket { rows, streams }: Bucket,
+        Bucket { rows, streams, .. }: Bucket,
     ) -> Result<(Sent<i32>, SentTokens), CudaError> {
         Ok((landing.send(&self.draws.tokens.view_as(0, rows)?)?, self.drafter.send_best(landing, streams)?))
     }

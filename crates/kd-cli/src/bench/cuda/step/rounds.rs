@@ -157,7 +157,7 @@ impl Streams {
         count: usize,
         most: Duration,
     ) -> anyhow::Result<Rounds> {
-        let Bucket { rows, streams } = size.bucket;
+        let Bucket { rows, streams, .. } = size.bucket;
         let drafted = streams * shared.lock().drafter.dims().drafted();
         let mut landing = Landing::new(stream, Landing::bytes::<i32>(rows) + SentTokens::bytes(drafted))?;
         let (mut device, mut done, mut begin) = (0.0, 0, Instant::now());
