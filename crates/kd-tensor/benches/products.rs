@@ -70,8 +70,13 @@ fn main() {
     let down: Vec<Int4Matrix> = (0..64).map(|_| int4(1792, 2048)).collect();
     report(&pool, "int4 down", &down, 1792 * 2048 * 9 / 16, &[1, 8, 33, 128]);
     drop(down);
+    // An output projection and a query projection of it in slices, from memory.
+    for (rows, cols) in [(448, 8192), (1536, 1536)] {
+        let slices: Vec<Bf16Matrix> = (0..32).map(|_| dense(rows, cols)).collect();
+        report(&pool, "bf16     ", &slices, 2 * rows * cols, &[1, 8, 33, 128]);
+    }
     // The demo pair's matrices.
-    report(&pool, "int4     ", &[int4(128, 256)], 128 * 256 * 9 / 16, &[1, 3, 17]);
+    report(&pool, "int4     ", &[int4(128, 256)], 128 * 256 * 9 / 16, &[1, 2, 3, 5, 8, 17]);
     report(&pool, "bf16     ", &[dense(256, 256)], 256 * 256 * 2, &[1, 17]);
-    report(&pool, "bf16     ", &[dense(4352, 256)], 4352 * 256 * 2, &[1, 7, 17]);
+    report(&pool, "bf16     ", &[dense(4352, 256)], 4352 * 256 * 2, &[1, 7, 17, 33]);
 }
