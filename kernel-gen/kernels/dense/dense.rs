@@ -4,6 +4,8 @@
 family! { dense, template "dense/dense.cuh";
   dims    { K = [hidden, q_lora_rank, heads * value_dim / tp, dense_width / tp, shared_experts * expert_width / tp,
                  drafter_heads * drafter_head_dim / tp, drafter_width / tp, drafter_taps * hidden / tp] }
+  variant a8  { MT = 1, NT = 1, WR = 1, WT = 1, SPLIT = 1, WHOLE = 0, APART = 0, LATE = 0, STEP = 64, DEPTH = 4, FEEDERS = 2 }
+              when N % 4 == 0 && K > 2048 && K <= 7168 prefer M <= 8 && N > 4224 && N <= 8448
   variant n8  { MT = 1, NT = 1, WR = 1, WT = 1, SPLIT = 1, WHOLE = 0, APART = 0, LATE = 0, STEP = 64, DEPTH = 8, FEEDERS = 2 }
               when N % 4 == 0 prefer M <= max(8, 64 / ceil_div(N, 512))
   variant n16 { MT = 1, NT = 2, WR = 1, WT = 1, SPLIT = 1, WHOLE = 0, APART = 0, LATE = 0, STEP = 64, DEPTH = 6, FEEDERS = 2 }

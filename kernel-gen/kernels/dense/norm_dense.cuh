@@ -51,7 +51,8 @@ __device__ __forceinline__ void consume(const __nv_bfloat16* x, float (&sum)[4])
 
 template <class U, class S>
 __device__ __forceinline__ void norm_dense(const __nv_bfloat16* h, const __nv_bfloat16* parts, const __nv_bfloat16* gain, float eps,
-                                           const __nv_bfloat16* w, __nv_bfloat16* sum, __nv_bfloat16* y, int M, int R, int N) {
+                                           const __nv_bfloat16* w, __nv_bfloat16* sum, __nv_bfloat16* tap, __nv_bfloat16* y, int M, int R, int N,
+                                           int T) {
   using Cut = norm_product::Cut<U>;
   constexpr int CONSUMERS = 32 * U::WARPS;
   const int row = blockIdx.z * 16, producer = int(threadIdx.x) - CONSUMERS;
@@ -77,6 +78,7 @@ __device__ __forceinline__ void norm_dense(const __nv_bfloat16* h, const __nv_bf
   own.normalise(S::partial(), eps, [&](int vec, const Bf16x8& residual, const Bf16x8& normed) {
     store8(x, vec, normed);
     if (row == 0) store8(sum + token * U::H, vec, residual);
+    if (row == 0 && token < T) store8(tap + token * U::H, vec, residual);
   });
   ptx::named_barrier<CONSUMERS>(1);
   float total[4] = {};

@@ -151,14 +151,21 @@ __device__ __forceinline__ void gate(int rank) {
   const bool own = lane % 8 == 0;  // other lanes give rows of tokens that do not exist
   const uint32_t x = ptx::shared_address(own ? S::x() + lane / 8 * 16 : reinterpret_cast<const unsigned char*>(S::zeros()));
   float sum[4] = {};
+  // Operands of the next 32 values of k are on their way while these are multiplied.
+  uint32_t a[2][2][4], b[2][4];
+  const auto load = [&](int at, int k) {
+    ptx::ldmatrix4(b[at], own ? x + 2 * k : x);
+    ptx::ldmatrix4(a[at][0], rows + 2 * k);
+    ptx::ldmatrix4(a[at][1], rows + 2 * k + 32);
+  };
+  load(0, 0);
 #pragma unroll 4
   for (int k = 0; k < U::LENGTH; k += 32) {
-    uint32_t a[2][4], b[4];
-    ptx::ldmatrix4(b, own ? x + 2 * k : x);
-    ptx::ldmatrix4(a[0], rows + 2 * k);
-    ptx::ldmatrix4(a[1], rows + 2 * k + 32);
-    ptx::mma_16816_bf16(sum, a[0][0], a[0][1], a[0][2], a[0][3], b[0], b[1]);
-    ptx::mma_16816_bf16(sum, a[1][0], a[1][1], a[1][2], a[1][3], b[2], b[3]);
+    const int at = k / 32 % 2;
+    if (k + 32 < U::LENGTH) load(1 - at, k + 32);
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      ptx::mma_16816_bf16(sum, a[at][i][0], a[at][i][1], a[at][i][2], a[at][i][3], b[at][2 * i], b[at][2 * i + 1]);
   }
   if (lane % 4 == 0) ptx::store_cluster8(S::sums() + (rank * 8 + lane / 4) * 2, 0, pair_of(sum));
 }

@@ -102,7 +102,7 @@ __device__ __forceinline__ void rms_norm(const __nv_bfloat16* x, const __nv_bflo
 // h[M, H] += sum over r of parts[R, M, H], rounded to bf16; y[M, H] = rms_norm(h) * gain[H]
 template <class U, class S>
 __device__ __forceinline__ void add_rms_norm(__nv_bfloat16* h, const __nv_bfloat16* parts, const __nv_bfloat16* gain,
-                                             float eps, int32_t early, __nv_bfloat16* y, int M, int R) {
+                                             float eps, int32_t early, __nv_bfloat16* tap, __nv_bfloat16* y, int M, int R, int T) {
   const norm::Place<U> at;
   const bool live = at.row < M;
   const norm::Row<U> gains = norm::load_gain<U>(at, gain);
@@ -139,6 +139,7 @@ __device__ __forceinline__ void add_rms_norm(__nv_bfloat16* h, const __nv_bfloat
     for (int j = 0; j < 8; ++j) residual[j] += sum[i][j];
     row.vec[i] = narrow8(residual);
     store8(h, at.row * U::VECS + at.vec(i), row.vec[i]);
+    if (at.row < T) store8(tap, at.row * U::VECS + at.vec(i), row.vec[i]);
   }
   norm::normalise<U, S>(at, live, row, gains, eps, y);
 }

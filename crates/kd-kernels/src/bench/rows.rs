@@ -117,7 +117,15 @@ fn norms(stream: &Stream, kernels: &Kernels, hidden: usize) -> Result<Vec<RowsLi
             own.fused.launch(
                 stream,
                 Choice::Auto,
-                add_rms_norm::Args { h, parts, gain, eps: EPS, early: 0, y },
+                add_rms_norm::Args {
+                    h,
+                    parts,
+                    gain,
+                    eps: EPS,
+                    early: 0,
+                    tap: TensorMut::none([0, own.hidden]),
+                    y,
+                },
             )?;
         }
         Ok(())

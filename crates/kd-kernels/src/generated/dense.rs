@@ -6,8 +6,9 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "dense",
-    contract: "590e7346dd0770c8",
+    contract: "695416ef114759d4",
     variants: &[
+        "a8",
         "n8",
         "n16",
         "v40",
@@ -131,6 +132,7 @@ impl Dense {
 fn eligible(variant: &str, _: Dims, m: i64, n: i64, b: i64) -> Option<bool> {
     Some(
         match variant {
+            "a8" => arith::rem(n, 4)? == 0,
             "n8" => arith::rem(n, 4)? == 0,
             "n16" => arith::rem(n, 4)? == 0,
             "v40" => arith::rem(n, 4)? == 0,
@@ -158,6 +160,7 @@ fn preferred(
 ) -> Option<bool> {
     Some(
         match variant {
+            "a8" => m <= 8 && n > 4224 && n <= 8448,
             "n8" => m <= arith::max(8, arith::div(64, arith::ceil_div(n, 512)?)?)?,
             "n16" => {
                 m

@@ -67,6 +67,14 @@ impl<'a, T, const RANK: usize> TensorMut<'a, T, RANK> {
         Ok(Self { address, shape, view: PhantomData })
     }
 
+    /// No memory, for an operand that a launch may do without: the first axis of `shape` becomes 0.
+    pub fn none(mut shape: [usize; RANK]) -> Self {
+        if let Some(first) = shape.first_mut() {
+            *first = 0;
+        }
+        Self { address: 0, shape, view: PhantomData }
+    }
+
     /// The same operand for one of several launches.
     pub fn reborrow(&mut self) -> TensorMut<'_, T, RANK> {
         TensorMut { address: self.address, shape: self.shape, view: PhantomData }

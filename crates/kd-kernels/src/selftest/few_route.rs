@@ -6,7 +6,7 @@ use half::bf16;
 use super::{Failure, Outcome, Output, Random, Subject, Written, gather, same_bits, units, upload, verify};
 use crate::bundle::Row;
 use crate::families::{add_rms_norm, few_gate, few_route, router};
-use crate::{Choice, DenseProduct, DenseScratch, Device, KernelError, Kernels, Stream, TensorRef};
+use crate::{Choice, DenseProduct, DenseScratch, Device, KernelError, Kernels, Stream, TensorMut, TensorRef};
 
 const EPS: f32 = 1e-5;
 const SCALING: f32 = 2.827;
@@ -237,6 +237,7 @@ impl Subject for FewRoute {
             gain: TensorRef::new(stream, self.gain.as_view(), [hidden])?,
             eps: EPS,
             early: 0,
+            tap: TensorMut::none([0, hidden]),
             y: other.normed.tensor(stream, [rows, hidden])?,
         };
         self.norm.launch(stream, Choice::Auto, args)?;

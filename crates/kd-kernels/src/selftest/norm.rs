@@ -73,6 +73,8 @@ struct Memory {
     /// Input, and the residual stream of the fused form.
     h: Output<bf16>,
     parts: CudaSlice<bf16>,
+    /// Where the fused form leaves the residual stream once more.
+    tap: Output<bf16>,
     y: Output<bf16>,
 }
 
@@ -142,6 +144,7 @@ impl Subject for Norm {
             rows,
             h: Output::holding(stream, &gather(&self.x, width, order), rows, width)?,
             parts: upload(stream, &parts)?,
+            tap: Output::poisoned(stream, rows, width)?,
             y: Output::poisoned(stream, rows, width)?,
         })
     }
@@ -161,6 +164,7 @@ impl Subject for Norm {
             gain: TensorRef::new(stream, self.gain.as_view(), [self.width])?,
             eps: EPS,
             early: 0,
+            tap: memory.tap.tensor(stream, shape)?,
             y: memory.y.tensor(stream, shape)?,
         };
         kernel.launch(stream, Choice::Forced(&self.variant), args).map(drop)
@@ -172,12 +176,13 @@ impl Subject for Norm {
             let mut plain = Output::poisoned(&self.stream, memory.rows, self.width)?;
             self.launch_norm(memory.rows, &memory.h, &mut plain)?;
             written.push(plain.written(&self.stream, "y of the plain norm")?);
+            written.push(memory.tap.written(&self.stream, "tap")?);
         }
         Ok(written)
     }
 
     fn judge(&self, order: &[usize], written: &[Written]) -> Result<f64, String> {
-        let [h, y, plain @ ..] = written else { return Err("outputs are missing".to_owned()) };
+        let [h, y, fused @ ..] = written else { return Err("outputs are missing".to_owned()) };
         let residual = self.residual(order);
         let mut bound = Bound::default();
         let mut expected = vec![0.0; self.width];
@@ -188,8 +193,12 @@ impl Subject for Norm {
             let x: Vec<f32> = residual.iter().map(|value| value.to_f32()).collect();
             ops::rms_norm(&x, &self.gain_values, EPS, &mut expected);
             bound.row(row, &y.values(row), &expected, |_| 0.0)?;
-            if plain.iter().any(|plain| plain.row(row) != y.row(row)) {
+            let [plain, tap] = fused else { continue };
+            if plain.row(row) != y.row(row) {
                 return Err(format!("row {row}: fused differs from add, then norm"));
+            }
+            if tap.row(row) != h.row(row) {
+                return Err(format!("row {row}: the tap is not the residual"));
             }
         }
         Ok(bound.worst)

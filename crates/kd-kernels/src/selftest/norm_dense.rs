@@ -52,6 +52,7 @@ struct Memory {
     scratch: DenseScratch,
     /// Of this form and of the other.
     sum: [Output<bf16>; 2],
+    tap: [Output<bf16>; 2],
     y: [Output<bf16>; 2],
 }
 
@@ -104,6 +105,7 @@ impl Subject for NormDense {
             normed: output(width)?,
             scratch: DenseScratch::few(stream, rows, COLUMNS)?,
             sum: [output(width)?, Output::holding(stream, &h, rows, width)?],
+            tap: [output(width)?, output(width)?],
             y: [output(COLUMNS)?, output(COLUMNS)?],
         })
     }
@@ -117,6 +119,7 @@ impl Subject for NormDense {
             eps: EPS,
             w: TensorRef::new(stream, self.weights.as_view(), [COLUMNS, width])?,
             sum: memory.sum[0].tensor(stream, [rows, width])?,
+            tap: memory.tap[0].tensor(stream, [rows, width])?,
             y: memory.y[0].tensor(stream, [rows, COLUMNS])?,
         };
         self.kernel.launch(stream, Choice::Forced(&self.variant), args).map(drop)
@@ -130,6 +133,7 @@ impl Subject for NormDense {
             gain: TensorRef::new(stream, self.gain.as_view(), [width])?,
             eps: EPS,
             early: 0,
+            tap: memory.tap[1].tensor(stream, [rows, width])?,
             y: memory.normed.tensor(stream, [rows, width])?,
         };
         self.norm.launch(stream, Choice::Auto, args)?;
@@ -137,8 +141,10 @@ impl Subject for NormDense {
         let w = TensorRef::new(stream, self.weights.as_view(), [COLUMNS, width])?;
         let y = memory.y[1].tensor(stream, [rows, COLUMNS])?;
         self.product.launch(stream, &mut memory.scratch, x, w, y)?;
-        let [own, other] = [0, 1]
-            .map(|form| Ok([memory.sum[form].written(stream, "sum")?, memory.y[form].written(stream, "y")?]));
+        let [own, other] = [0, 1].map(|form| {
+            let [sum, tap, y] = [&memory.sum, &memory.tap, &memory.y].map(|outputs| &outputs[form]);
+            Ok([sum.written(stream, "sum")?, tap.written(stream, "tap")?, y.written(stream, "y")?])
+        });
         Ok([own?, other?].concat())
     }
 

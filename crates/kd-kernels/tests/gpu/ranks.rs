@@ -29,6 +29,7 @@ fn residual(
         gain: TensorRef::new(stream, gain.as_view(), [WIDTH])?,
         eps: 1e-5,
         early: 0,
+        tap: TensorMut::none([0, WIDTH]),
         y: TensorMut::new(stream, y.as_view_mut(), [ROWS, WIDTH])?,
     };
     norm.launch(stream, Choice::Auto, args)?;

@@ -5,7 +5,7 @@ use kd_kernels::families::{
     add_rms_norm, embed, few_gate, few_route, mla_inputs, norm_dense, rms_norm, router, silu_mul,
 };
 use kd_kernels::ranks::Exchange;
-use kd_kernels::{Choice, CudaSlice, KernelError, Stream, TensorMut, TensorRef};
+use kd_kernels::{Choice, CudaSlice, Stream, TensorMut, TensorRef};
 use kd_moe::gpu::Batch;
 
 use super::CudaError;
@@ -92,10 +92,17 @@ impl<'a> Pass<'a> {
             eps: dims.eps,
             w: layer.joint.tensor(stream)?,
             sum: head_mut(stream, &mut rows.hidden, [count, dims.hidden])?,
+            tap: RowState::tap(
+                stream,
+                &mut rows.tapped,
+                &rows.taps,
+                Some(before),
+                [rows.limit, count, dims.hidden],
+            )?,
             y: head_mut(stream, &mut rows.joint, [count, dims.joint()])?,
         };
         one.norm_dense.launch(stream, Choice::Auto, args)?;
-        self.tap(before)
+        Ok(())
     }
 
     /// Queries of all heads, not yet rotated, and the rows' own entries in `cache`, at their slots.
@@ -150,12 +157,11 @@ impl<'a> Pass<'a> {
             self.left = Some(index);
             return Ok(());
         }
-        self.reduce_add_norm(1, &layer.post_norm)?;
+        self.reduce_add_norm(1, &layer.post_norm, None)?;
         let parts = self.feed_forward(layer)?;
         let target = self.target;
         let next = target.layers.get(index + 1).map_or(&target.norm, |next| &next.input_norm);
-        self.reduce_add_norm(parts, next)?;
-        self.tap(index)
+        self.reduce_add_norm(parts, next, Some(index))
     }
 
     /// The MLP or the experts over the normed rows: the number of parts for the residual stream. The shared expert runs beside
@@ -296,8 +302,14 @@ impl<'a> Pass<'a> {
         Ok(kernels.run(stream, form, &moe.experts, 0, &mut rows.experts, batch)?)
     }
 
-    /// The seam: `parts` parts of every rank to the residual stream, which is normed with `gain` for what comes next.
-    fn reduce_add_norm(&mut self, parts: usize, gain: &CudaSlice<bf16>) -> Result<(), CudaError> {
+    /// The seam: `parts` parts of every rank to the residual stream, which is normed with `gain` for what comes next, and kept if this
+    /// is the end of a tapped layer.
+    fn reduce_add_norm(
+        &mut self,
+        parts: usize,
+        gain: &CudaSlice<bf16>,
+        ended: Option<usize>,
+    ) -> Result<(), CudaError> {
         let Self { stream, target, rows, count, exchange, .. } = self;
         let (count, hidden) = (*count, target.dims.hidden);
         let met = exchange.meet(stream, &mut rows.parts, parts * count * hidden, &mut rows.room)?;
@@ -307,21 +319,10 @@ impl<'a> Pass<'a> {
             gain: head(stream, gain, [hidden])?,
             eps: target.dims.eps,
             early: i32::from(count >= EARLY_ROWS),
+            tap: RowState::tap(stream, &mut rows.tapped, &rows.taps, ended, [rows.limit, count, hidden])?,
             y: head_mut(stream, &mut rows.normed, [count, hidden])?,
         };
         target.kernels.add_rms_norm.launch(stream, Choice::Auto, args)?;
-        Ok(())
-    }
-
-    /// Keeps the residual stream after layer `index`, if it is tapped.
-    fn tap(&mut self, index: usize) -> Result<(), CudaError> {
-        let Self { stream, target, rows, count, .. } = self;
-        let (values, stride) = (*count * target.dims.hidden, rows.limit * target.dims.hidden);
-        for (slot, _) in rows.taps.iter().enumerate().filter(|(_, tap)| **tap == index) {
-            let mut to = rows.tapped.slice_mut(slot * stride..slot * stride + values);
-            let copied = stream.cuda().memcpy_dtod(&rows.hidden.slice(..values), &mut to);
-            copied.map_err(|error| KernelError::driver("keeping a tap", error))?;
-        }
         Ok(())
     }
 }

@@ -1,12 +1,12 @@
 //! The memory of rows on their way through the layers, shared by tree passes and prompt chunks.
 
 use half::bf16;
-use kd_kernels::{CudaSlice, CudaView, Fork, KernelError, Stream};
+use kd_kernels::{CudaSlice, CudaView, Fork, KernelError, Stream, TensorMut};
 use kd_moe::gpu::{Arithmetic, Plan, Scratch};
 use kd_tensor::Matrix;
 
 use super::error::within;
-use super::memory::{download, zeros};
+use super::memory::{download, part_mut, zeros};
 use super::{CudaError, Dims};
 
 /// Activations of up to `limit` rows.
@@ -123,6 +123,20 @@ impl RowState {
         let words = dims.experts.experts + 2 * dims.experts.top_k + 1;
         let experts = Plan::new(dims.experts, rows, arithmetic)?.bytes()?;
         Ok(rows * (2 * halves + 4 * words) + 4 * dims.hidden + 8 + experts)
+    }
+
+    /// Where a launch of `count` rows leaves the residual stream after layer `ended`: nowhere, unless that is tapped. `tapped` is this
+    /// state's, of `taps` with `limit` rows each.
+    pub(crate) fn tap<'a>(
+        stream: &Stream,
+        tapped: &'a mut CudaSlice<bf16>,
+        taps: &[usize],
+        ended: Option<usize>,
+        [limit, count, hidden]: [usize; 3],
+    ) -> Result<TensorMut<'a, bf16, 2>, KernelError> {
+        let slot = ended.and_then(|ended| taps.iter().position(|tap| *tap == ended));
+        let shape = [count, hidden];
+        slot.map_or(Ok(TensorMut::none(shape)), |slot| part_mut(stream, tapped, slot * limit * hidden, shape))
     }
 
     pub(crate) fn download_hidden(&self, stream: &Stream, rows: usize) -> Result<Matrix, CudaError> {

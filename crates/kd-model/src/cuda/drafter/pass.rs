@@ -7,7 +7,7 @@ use kd_kernels::families::{
     lm_head_top_k, rms_norm, silu_mul,
 };
 use kd_kernels::ranks::Exchange;
-use kd_kernels::{Choice, HEAD_TILE, Stream, TensorRef};
+use kd_kernels::{Choice, HEAD_TILE, Stream, TensorMut, TensorRef};
 
 use super::inputs::{Blocks, DraftLimits};
 use super::kernels::DraftKernels;
@@ -161,6 +161,7 @@ impl Pass<'_> {
             gain: head(stream, gain, [hidden])?,
             eps: dims.eps,
             early: 0,
+            tap: TensorMut::none([0, hidden]),
             y: head_mut(stream, &mut memory.normed, [rows, hidden])?,
         };
         kernels.add_rms_norm.launch(stream, Choice::Auto, args)?;
