@@ -1,7 +1,7 @@
 /// `moe_down_folded` of what `moe_gate_up_folded_wgmma` leaves: `parts = down h` for each place, not yet weighted, rounded to bf16.
 family! { moe_down_folded_wgmma, template "moe/down_folded_wgmma.cuh";
   dims    { H = hidden, I = expert_width / tp }
-  variant folded_wgmma { SLAB = 48, GROUPS = 4, TILES = 2, STAGES = 4, CHUNK = 16 } on sm_90a when I % 256 == 0 && H % 512 == 0
+  variant folded_wgmma { SLAB = 56, GROUPS = 4, TILES = 2, STAGES = 4, CHUNK = 8 } on sm_90a when I % 256 == 0 && H % 512 == 0
   variant folded_tall { SLAB = 96, GROUPS = 4, TILES = 1, STAGES = 4, CHUNK = 64 } on sm_90a when I % 256 == 0 && H % 256 == 0
   const   { K = I, UNITS = H / 32, RUN = 1 + 6 * max(0, 1 - H / 256 % 7) * max(0, 1 - I / 1024), QUEUE = STAGES / (RUN * (K / 128)) + 3, REGISTERS = 112,
             BRING_REGISTERS = 32 }

@@ -2,7 +2,7 @@
 /// `moe_group_folded` leaves it with `turned`, and so is `h`. Items are drawn by a counter in `plan`, which that has cleared.
 family! { moe_gate_up_folded_wgmma, template "moe/gate_up_folded_wgmma.cuh";
   dims    { H = hidden, I = expert_width / tp }
-  variant folded_wgmma { SLAB = 48, GROUPS = 4, TILES = 2, STAGES = 4, CHUNK = 48 } on sm_90a when I % 256 == 0 && H % 256 == 0
+  variant folded_wgmma { SLAB = 56, GROUPS = 4, TILES = 2, STAGES = 4, CHUNK = 16 } on sm_90a when I % 256 == 0 && H % 256 == 0
   variant folded_tall { SLAB = 96, GROUPS = 4, TILES = 1, STAGES = 5, CHUNK = 16 } on sm_90a when I % 256 == 0 && H % 256 == 0
   const   { K = H, UNITS = I / 16, RUN = 1, QUEUE = STAGES / (K / 128) + 3, REGISTERS = 112, BRING_REGISTERS = 32 }
   require { SLAB % 8 == 0, SLAB <= 128 }

@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "moe_down_folded_wgmma",
-    contract: "e3434971be7529ce",
+    contract: "9a17434741312b82",
     variants: &["folded_wgmma", "folded_tall"],
     cooperative: false,
     pdl: true,

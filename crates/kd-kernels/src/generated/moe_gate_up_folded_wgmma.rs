@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "moe_gate_up_folded_wgmma",
-    contract: "5c2f29855727cde1",
+    contract: "fcd8d8f9968c1607",
     variants: &["folded_wgmma", "folded_tall"],
     cooperative: false,
     pdl: true,

@@ -9,7 +9,7 @@ pub(super) const FEW_ROWS: usize = 64;
 /// Rows of a slab of [`Form::Folded`].
 const FOLDED_SLAB: usize = 48;
 /// Those of [`Form::FoldedWgmma`].
-const FOLDED_WGMMA_SLAB: usize = 48;
+const FOLDED_WGMMA_SLAB: usize = 56;
 /// Those of [`Form::FoldedTall`].
 const FOLDED_TALL_SLAB: usize = 96;
 
@@ -43,7 +43,7 @@ pub enum Form {
     FoldedMiddle,
     /// Folded scales, products of warpgroups, on devices of architecture sm_90a alone.
     FoldedWgmma,
-    /// As folded_wgmma, for more rows: up to 96 rows a product instead of 48.
+    /// As folded_wgmma, for more rows: up to 96 rows a product instead of 56.
     FoldedTall,
 }
 
