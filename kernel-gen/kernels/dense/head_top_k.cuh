@@ -127,7 +127,7 @@ __device__ __forceinline__ void join(float* stats, int32_t* finite) {
 // Lists the groups of four neighbouring logits, of the listed tiles, of which one reaches the floor.
 template <class U, class S>
 __device__ __forceinline__ void list_quads(int listed, float floor, const float* logits) {
-  constexpr int AT_ONCE = 5, WARPS = U::THREADS / 32;
+  constexpr int AT_ONCE = 6, WARPS = U::THREADS / 32;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll 1
   for (int begin = warp; begin < listed; begin += AT_ONCE * WARPS) {
@@ -141,11 +141,20 @@ __device__ __forceinline__ void list_quads(int listed, float floor, const float*
       if (at < listed && lane < QUADS && first[i] < U::V) v = ptx::load16(logits + first[i]);
       x[i] = make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w));
     }
+    uint32_t lanes[AT_ONCE];
+    int all = 0, base = 0;
 #pragma unroll
     for (int i = 0; i < AT_ONCE; ++i) {
-      const bool mine = fmaxf(fmaxf(x[i].x, x[i].y), fmaxf(x[i].z, x[i].w)) >= floor;
-      const int place = place_for(mine, S::count() + 2);
-      if (!mine || place >= U::ROOM) continue;
+      lanes[i] = __ballot_sync(ALL_LANES, fmaxf(fmaxf(x[i].x, x[i].y), fmaxf(x[i].z, x[i].w)) >= floor);
+      all += __popc(lanes[i]);
+    }
+    if (lane == 0) base = atomicAdd(S::count() + 2, all);
+    base = __shfl_sync(ALL_LANES, base, 0);
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; ++i) {
+      const int place = base + __popc(lanes[i] & ((1u << lane) - 1));
+      base += __popc(lanes[i]);
+      if (!(lanes[i] >> lane & 1) || place >= U::ROOM) continue;
       reinterpret_cast<float4*>(S::quads())[place] = x[i];
       S::firsts()[place] = first[i];
     }

@@ -26,9 +26,8 @@ __device__ __forceinline__ void leave(const wgmma::Sums<U>& sum, int token, int 
           S::sums()[(8 * (n - begin) + 2 * t + c % 2) * U::LINE + 16 * warp + g + c / 2 * 8] = sum[n][c];
     }
     ptx::named_barrier<CONSUMERS>(1);
-    // Rows behind the last of a tile whose tokens are no multiple of KEPT hold what was kept before: they are no rows of x.
-    const int end = token + U::TOKENS < M ? token + U::TOKENS : M;
-    describe<U::KEPT, PARTS, CONSUMERS / 32>(token + 8 * begin, row / TILE, warp, logits, tiles, end, N, [](int own, int quad) {
+    const int rows = 8 * (U::NT - begin < EACH ? U::NT - begin : EACH);
+    describe<PARTS>(rows, token + 8 * begin, row / TILE, warp, CONSUMERS / 32, logits, tiles, M, N, [](int own, int quad) {
       return *reinterpret_cast<const float4*>(S::sums() + own * U::LINE + quad * 4);
     });
   }

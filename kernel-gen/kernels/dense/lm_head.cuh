@@ -20,16 +20,12 @@ __device__ __forceinline__ float4 summary(const float (&x)[OWN_QUADS][4], int fi
   int token = first;
   bool bad = false;
 #pragma unroll
-  for (int quad = 0; quad < OWN_QUADS; ++quad) {
+  for (int quad = 0; quad < OWN_QUADS; ++quad)
 #pragma unroll
-    for (int i = 0; i < 4; ++i) bad |= !(x[quad][i] < INFINITY);
-    most = fmaxf(most, fmaxf(fmaxf(x[quad][0], x[quad][1]), fmaxf(x[quad][2], x[quad][3])));  // drops a NaN, which `bad` keeps
-  }
-  if (most > -INFINITY) {
-#pragma unroll
-    for (int at = 4 * OWN_QUADS - 1; at >= 0; --at)
-      if (x[at / 4][at % 4] == most) token = first + at / 4 * LANES * 4 + at % 4;
-  }
+    for (int i = 0; i < 4; ++i) {
+      bad |= !(x[quad][i] < INFINITY);
+      if (x[quad][i] > most) most = x[quad][i], token = first + quad * LANES * 4 + i;  // drops a NaN, which `bad` keeps
+    }
 #pragma unroll
   for (int step = 1; step < LANES; step *= 2) {
     const float others = __shfl_xor_sync(ALL, most, step);
@@ -47,39 +43,32 @@ __device__ __forceinline__ float4 summary(const float (&x)[OWN_QUADS][4], int fi
   return make_float4(most, sum, all_bad & ((1u << LANES) - 1) ? 1.0f : 0.0f, __int_as_float(token));
 }
 
-// Stores the logits of ROWS token rows from `token` on and describes their PARTS tiles from `tile` on: a tile of ROWS_AT_ONCE rows
-// by a warp, of which this is number `own` of WARPS, side by side where it has several. `four(row, quad)` gives the sums of four
-// neighbouring tokens of the vocabulary.
-template <int ROWS, int PARTS, int WARPS, class Four>
-__device__ __forceinline__ void describe(int64_t token, int tile, int own, float* logits, float* tiles, int M, int N, Four four) {
-  constexpr int ROWS_AT_ONCE = 32 / LANES, ITEMS = ROWS / ROWS_AT_ONCE * PARTS, EACH = ITEMS > WARPS ? 2 : 1;
+// Stores the logits of `rows` token rows from `token` on and describes their PARTS tiles from `tile` on: a tile of ROWS_AT_ONCE
+// rows by a warp, of which this is number `own` of `warps`. `four(row, quad)` gives the sums of four neighbouring tokens of the
+// vocabulary.
+template <int PARTS, class Four>
+__device__ __forceinline__ void describe(int rows, int64_t token, int tile, int own, int warps, float* logits, float* tiles, int M,
+                                         int N, Four four) {
+  constexpr int ROWS_AT_ONCE = 32 / LANES;
   const int all = (N + TILE - 1) / TILE, part = threadIdx.x % LANES;
 #pragma unroll 1
-  for (int begin = own; begin < ITEMS; begin += EACH * WARPS) {
-    if (token + begin / PARTS * ROWS_AT_ONCE >= M) continue;  // alike in the whole warp
-    float x[EACH][OWN_QUADS][4];
-    const auto row = [=](int i) { return (begin + i * WARPS) / PARTS * ROWS_AT_ONCE + int(threadIdx.x) % 32 / LANES; };
-    const auto here = [=](int i) { return tile + (begin + i * WARPS) % PARTS; };
-    const auto live = [=](int i) { return begin + i * WARPS < ITEMS && token + row(i) < M && here(i) < all; };
-    const auto first = [=](int i) { return here(i) * TILE + 4 * part; };
+  for (int i = own; i < rows / ROWS_AT_ONCE * PARTS; i += warps) {
+    const int first_row = i / PARTS * ROWS_AT_ONCE, row = first_row + threadIdx.x % 32 / LANES, here = tile + i % PARTS;
+    if (token + first_row >= M || here >= all) continue;  // alike in the whole warp
+    const int first = here * TILE + 4 * part;
+    float x[OWN_QUADS][4];
 #pragma unroll
-    for (int i = 0; i < EACH; ++i)
-#pragma unroll
-      for (int quad = 0; quad < OWN_QUADS; ++quad) {
-        const int at = first(i) + quad * LANES * 4;
-        float4 sum = make_float4(-INFINITY, -INFINITY, -INFINITY, -INFINITY);
-        if (live(i) && at < N) {
-          sum = four(row(i), (begin + i * WARPS) % PARTS * QUADS + quad * LANES + part);
-          *reinterpret_cast<float4*>(logits + (token + row(i)) * N + at) = sum;
-        }
-        x[i][quad][0] = sum.x, x[i][quad][1] = sum.y, x[i][quad][2] = sum.z, x[i][quad][3] = sum.w;
+    for (int quad = 0; quad < OWN_QUADS; ++quad) {
+      const int at = first + quad * LANES * 4;
+      float4 sum = make_float4(-INFINITY, -INFINITY, -INFINITY, -INFINITY);
+      if (token + row < M && at < N) {
+        sum = four(row, i % PARTS * QUADS + quad * LANES + part);
+        *reinterpret_cast<float4*>(logits + (token + row) * N + at) = sum;
       }
-    float4 of_tile[EACH];
-#pragma unroll
-    for (int i = 0; i < EACH; ++i) of_tile[i] = summary(x[i], first(i));
-#pragma unroll
-    for (int i = 0; i < EACH; ++i)
-      if (part == 0 && live(i)) *reinterpret_cast<float4*>(tiles + ((token + row(i)) * all + here(i)) * 4) = of_tile[i];
+      x[quad][0] = sum.x, x[quad][1] = sum.y, x[quad][2] = sum.z, x[quad][3] = sum.w;
+    }
+    const float4 of_tile = summary(x, first);
+    if (part == 0 && token + row < M) *reinterpret_cast<float4*>(tiles + ((token + row) * all + here) * 4) = of_tile;
   }
 }
 
@@ -91,9 +80,8 @@ __device__ __forceinline__ void lm_head(const __nv_bfloat16* x, const __nv_bfloa
   gemm::sum_tile<U, S>(x, w, M, N, blockIdx.z);
   constexpr int PARTS = U::ROWS / head::TILE, WARPS = U::THREADS / 32;
   static_assert(U::ROWS % head::TILE == 0 && U::THREADS % 32 == 0 && U::TOKENS % 8 == 0, "whole tiles and warps");
-  head::describe<U::TOKENS, PARTS, U::CTAS * WARPS>(int64_t(blockIdx.y) * U::TOKENS, blockIdx.z * PARTS,
-                                                    blockIdx.x * WARPS + threadIdx.x / 32, logits, tiles, M, N,
-                                                    [](int row, int quad) { return gemm::sum4<U, S>(row, quad); });
+  head::describe<PARTS>(U::TOKENS, int64_t(blockIdx.y) * U::TOKENS, blockIdx.z * PARTS, blockIdx.x * WARPS + threadIdx.x / 32,
+                        U::CTAS * WARPS, logits, tiles, M, N, [](int row, int quad) { return gemm::sum4<U, S>(row, quad); });
   gemm::leave_tile<U>();
 }
 
