@@ -13,6 +13,9 @@ const FEW: i64 = 64;
 /// And up to so many where there is `dense_wgmma`, which is faster from there on (measured on an H200,
 /// `docs/kernels/dense.md`).
 const FEW_WITH_GROUPS: i64 = 16;
+/// The same for matrices with so many rows, which are many tiles for each SM.
+const FEW_OF_VOCABULARY: i64 = 8;
+const WHOLE_VOCABULARY: i64 = 65_536;
 /// Up to so many rows are one tile of the widest variants of `dense`.
 const FEW_WIDE: i64 = 88;
 /// Rows of a tile of `dense_mid`.
@@ -121,7 +124,8 @@ fn int(size: usize) -> i64 {
 /// segment each, it is not.
 fn by_groups(m: i64, n: i64, k: i64) -> bool {
     let one_wave = k > 4096 && (1585..=2112).contains(&n) && m <= 40;
-    m > FEW_WITH_GROUPS && n % 4 == 0 && !one_wave
+    let few = if k > 4096 && n >= WHOLE_VOCABULARY { FEW_OF_VOCABULARY } else { FEW_WITH_GROUPS };
+    m > few && n % 4 == 0 && !one_wave
 }
 
 /// The fastest family for M rows and N × K weights (measured on an H200, `docs/kernels/dense.md`): `dense_mid` for one tile of
@@ -165,12 +169,19 @@ mod tests {
 
     #[test]
     fn warpgroups_have_what_they_are_faster_for() {
-        for (m, n, k) in
-            [(17, 1536, 1536), (33, 20_480, 7168), (33, 1536, 7168), (64, 2112, 7168), (33, 2112, 1024)]
-        {
+        for (m, n, k) in [
+            (17, 1536, 1536),
+            (33, 20_480, 7168),
+            (33, 1536, 7168),
+            (64, 2112, 7168),
+            (33, 2112, 1024),
+            (9, 163_840, 7168),
+        ] {
             assert!(by_groups(m, n, k), "{m} {n} {k}");
         }
-        for (m, n, k) in [(16, 1536, 1536), (33, 2112, 7168), (64, 2110, 7168)] {
+        for (m, n, k) in
+            [(16, 1536, 1536), (33, 2112, 7168), (64, 2110, 7168), (8, 163_840, 7168), (16, 20_480, 7168)]
+        {
             assert!(!by_groups(m, n, k), "{m} {n} {k}");
         }
     }

@@ -1,10 +1,14 @@
-/// `dense` for more than 16 tokens on sm_90a alone, with the same bits: warpgroups multiply both operands from shared memory.
+/// `dense` for more than 8 tokens on sm_90a alone, with the same bits: warpgroups multiply both operands from shared memory.
 family! { dense_wgmma, template "dense/wgmma.cuh";
   dims    { K = [hidden, q_lora_rank, heads * value_dim / tp, dense_width / tp, shared_experts * expert_width / tp] }
   variant t64x40   { ROWS = 64,  TOKENS = 40,  SHARE = 1, WHOLE = 1, TAKEN = 0 }   on sm_90a when N % 4 == 0 && K <= 1024
   variant t64x64   { ROWS = 64,  TOKENS = 64,  SHARE = 1, WHOLE = 1, TAKEN = 0 }   on sm_90a when N % 4 == 0 && K <= 2048
   variant t96x40   { ROWS = 96,  TOKENS = 40,  SHARE = 1, WHOLE = 1, TAKEN = 0 }   on sm_90a when N % 4 == 0 && K > 1024 && K <= 2048
   variant t128x64  { ROWS = 128, TOKENS = 64,  SHARE = 1, WHOLE = 1, TAKEN = 0 }   on sm_90a when N % 4 == 0 && K > 1024 && K <= 2048
+  variant t56x40   { ROWS = 56,  TOKENS = 40,  SHARE = 1, WHOLE = 1, TAKEN = 0 }   on sm_90a when N % 4 == 0 && K > 7168
+  variant t56x64   { ROWS = 56,  TOKENS = 64,  SHARE = 1, WHOLE = 1, TAKEN = 0 }   on sm_90a when N % 4 == 0 && K > 7168
+  variant t104x24  { ROWS = 104, TOKENS = 24,  SHARE = 1, WHOLE = 1, TAKEN = 0 }   on sm_90a when N % 4 == 0 && K > 4096
+  variant t104x40  { ROWS = 104, TOKENS = 40,  SHARE = 1, WHOLE = 1, TAKEN = 0 }   on sm_90a when N % 4 == 0 && K > 4096
   variant t160x40  { ROWS = 160, TOKENS = 40,  SHARE = 1, WHOLE = 1, TAKEN = 0 }   on sm_90a when N % 4 == 0 && K > 4096
   variant t160x64  { ROWS = 160, TOKENS = 64,  SHARE = 1, WHOLE = 1, TAKEN = 0 }   on sm_90a when N % 4 == 0 && K > 4096
   variant c64x40   { ROWS = 64,  TOKENS = 40,  SHARE = 1, WHOLE = 0, TAKEN = 0 }   on sm_90a when N % 4 == 0 && K > 1024

@@ -38,15 +38,16 @@ family! { lm_head_wgmma, template "dense/head_wgmma.cuh";
 /// `e^(x - max)` (`stats`). Equal logits are ordered by token id; NaN and -inf are no tokens, and places that are left have
 /// token -1. `finite` is 1 unless the row has a NaN, a +inf or no finite entry. Rank `rank` holds tokens `rank * V ..`, and
 /// gives global ids.
-family! { lm_head_top_k, template "dense/lm_head.cuh";
+family! { lm_head_top_k, template "dense/head_top_k.cuh";
   dims    { V = [vocab, vocab / tp] }
-  variant t256 { THREADS = 256 }
-  const   { K = 64, WARPS = THREADS / 32, TILES = ceil_div(V, 80), OWN = ceil_div(TILES, THREADS),
-            SCANNED = K * 80 / THREADS, POOL = K * max(SCANNED, OWN) }
-  require { V % 4 == 0, K % WARPS == 0, K * 80 % (4 * THREADS) == 0, K <= THREADS, SCANNED <= 32, OWN <= 32 }
-  smem    { pool: u64[POOL + 4], lead: u64[THREADS], partial: f32[WARPS], floor: u32[WARPS], chosen: i32[K], count: i32[2],
-            least: u32[1] }
+  variant alone { THREADS = 512, MAX_CTAS = 1 } prefer M <= 132
+  variant pair  { THREADS = 512, MAX_CTAS = 2 }
+  const   { K = 64, HOLDERS = 256, WARPS = THREADS / 32, TILES = ceil_div(V, 80), OWN = ceil_div(TILES, HOLDERS),
+            SCANNED = 4 * ceil_div(K * 20, THREADS), ROOM = 512, POOL = K * max(SCANNED, OWN) }
+  require { V % 4 == 0, K % WARPS == 0, K <= THREADS, HOLDERS <= THREADS, SCANNED <= 32, OWN <= 32 }
+  smem    { pool: u64[POOL + 32] align 16, lead: u64[THREADS] align 16, quads: f32[4 * ROOM] align 16, above: i32[8] align 16,
+            floor: u32[WARPS] align 16, firsts: i32[ROOM], list: i32[ROOM], most: u32[8], bad: i32[8], sum: f32[8], count: i32[3] }
   args    { logits: f32[M, V], tiles: f32[M, ceil_div(V, 80), 4], rank: i32, tokens: mut i32[M, 64],
             values: mut f32[M, 64], stats: mut f32[M, 2], finite: mut i32[M] }
-  launch  { grid M, block THREADS, pdl }
+  launch  { grid M, block THREADS, min_ctas 2, pdl }
 }

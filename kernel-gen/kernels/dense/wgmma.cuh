@@ -26,6 +26,7 @@ struct Tile {
   __device__ __forceinline__ static int mates() { return blockIdx.x % U::CLUSTER / U::SHARE * U::SHARE; }
   static_assert(U::TAKEN == 0 || U::CLUSTER == 1, "all warps meet at the cluster's barriers");
   static_assert(U::ROWS % 8 == 0 && U::ROWS / U::SHARE % 8 == 0, "parts are whole groups of eight rows");
+  static_assert(64 * U::GROUPS - U::ROWS <= U::TOKENS, "rows behind the last are read, but not behind the ring");
 };
 
 template <class U>
@@ -66,12 +67,14 @@ __device__ __forceinline__ void produce(const ptx::TensorMap& x, const ptx::Tens
   const int blocks = At::first(work.segment() + U::RUN) - first;
   const bool one = ptx::elect_one();
   int token = work.token(), row = work.row() + rank * U::PART;
+  // Weights that no other cluster reads leave L2 first, so that what others read stays.
+  const uint64_t policy = work.token_groups == 1 ? ptx::evict_first() : ptx::evict_normal();
   const auto weights = [&](int step, int slot) {
     ptx::barrier_arrive_expect(S::full() + slot, At::SLOT_BYTES);
     uint8_t* to = S::ring() + slot * At::SLOT_BYTES + rank * U::PART * At::ROW_BYTES;
     const int column = (first + step) * 64;
     if (U::SHARE == 1)
-      ptx::tensor_load(to, w, column, row, S::full() + slot);
+      ptx::tensor_load(to, w, column, row, S::full() + slot, policy);
     else
       ptx::tensor_load_all(to, w, column, row, S::full() + slot, ((1 << U::SHARE) - 1) << At::mates());
   };
@@ -225,7 +228,6 @@ __device__ __forceinline__ void dense_wgmma(const ptx::TensorMap& x, const ptx::
     if (threadIdx.x < At::CONSUMERS + 32) wgmma::produce<U, S>(x, w, work);
   } else {
     if constexpr (U::TAKEN > 0) ptx::take_registers<U::TAKEN>();
-    const auto at = [=](int64_t token, int row) { return token < M && row < N ? y + token * N + row : nullptr; };
     const int own = threadIdx.x / 32 * 16;
     const bool inside = U::ROWS % 64 == 0 || own < U::ROWS;
     wgmma::Place<U> place{0, 0};
@@ -235,6 +237,8 @@ __device__ __forceinline__ void dense_wgmma(const ptx::TensorMap& x, const ptx::
       wgmma::consume<U, S>(sum, work.segment(), place);
       ptx::grid_dependency_wait();  // nobody else may still read what is written now
       const int token = work.token(), row = work.row() + own;
+      const int end = U::ROWS % 16 == 0 || work.row() + U::ROWS > N ? N : work.row() + U::ROWS;
+      const auto at = [=](int64_t token, int row) { return token < M && row < end ? y + token * N + row : nullptr; };
       if constexpr (U::CTAS > 1) {
         wgmma::meet<U, S>(sum, work.segment(), token, row, inside, M, N, at);
         __syncwarp();

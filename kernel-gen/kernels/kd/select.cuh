@@ -7,6 +7,7 @@
 #pragma once
 
 #include "kd/base.cuh"
+#include "ptx/memory.cuh"
 
 namespace kd {
 
@@ -112,21 +113,13 @@ __device__ __forceinline__ uint32_t lead_floor(High high) {
   return ::max(floor, 1u);
 }
 
-// Calls `emit(rank, entry)` for the K best of `entry(0 .. COUNT)` of all threads, with entry 0 where there are fewer; `high(i)`
-// is the upper half of `entry(i)`, and at least K entries reach `floor`, or all may if it is 1. Called by the whole CTA; COUNT
-// is at most 32, and entry 0 is none.
-template <class U, class S, int COUNT, class High, class Entry, class Emit>
-__device__ __forceinline__ void select_from(uint32_t floor, High high, Entry entry, Emit emit) {
-  static_assert(COUNT <= 32 && U::POOL >= U::K * COUNT, "one bit an entry, and room for K threads");
-  const int warp = threadIdx.x / 32;
-  uint32_t mine = 0;
-#pragma unroll
-  for (int i = 0; i < COUNT; ++i) mine |= uint32_t(high(i) >= floor) << i;
-  pick::pool<U, S, COUNT>(entry, mine);
-  __syncthreads();
-  int pooled = S::count()[0];
-  if (pooled > U::POOL) pooled = pick::narrow<U, S, COUNT>(entry);
-  if (pooled > U::THREADS / 2) {
+// Calls `emit(rank, entry)` for the K best of the `pooled` entries of the pool, with entry 0 where there are fewer. Called by the
+// whole CTA, behind a barrier.
+template <class U, class S, class Emit>
+__device__ __forceinline__ void rank_pooled(int pooled, Emit emit) {
+  constexpr int ENTRIES = 128, EACH = U::THREADS / ENTRIES, BLOCK = 32, PAIRS = BLOCK / EACH / 2;  // EACH threads an entry
+  static_assert(U::THREADS % ENTRIES == 0 && BLOCK % (2 * EACH) == 0 && EACH <= 32, "lanes of a warp share an entry");
+  if (pooled > 2 * ENTRIES) {
     constexpr int OWN = (U::POOL + U::THREADS - 1) / U::THREADS;
     uint64_t again[OWN];
 #pragma unroll
@@ -136,23 +129,47 @@ __device__ __forceinline__ void select_from(uint32_t floor, High high, Entry ent
     }
     pooled = pick::narrow<U, S, OWN>([&](int i) { return again[i]; });
   }
-  // Two threads an entry. What lies between the pooled and the next multiple of four must not count.
-  if (threadIdx.x < 4) S::pool()[pooled + threadIdx.x] = 0;
+  // What lies between the pooled and the next whole block must not count.
+  if (threadIdx.x < BLOCK) S::pool()[pooled + threadIdx.x] = 0;
   if (int(threadIdx.x) >= pooled && threadIdx.x < U::K) emit(int(threadIdx.x), uint64_t(0));
   __syncthreads();
-  for (int base = 0; base < pooled; base += U::THREADS / 2) {
-    const int i = base + int(threadIdx.x) / 2;
-    if (base + 16 * warp >= pooled) break;  // nothing for this warp
+  const int part = threadIdx.x % EACH;
+#pragma unroll 1
+  for (int base = 0; base + int(threadIdx.x) / 32 * (32 / EACH) < pooled; base += ENTRIES) {  // alike in a warp
+    const int i = base + int(threadIdx.x) / EACH;
     const uint64_t mine = i < pooled ? S::pool()[i] : ~uint64_t(0);
     int better = 0;
-#pragma unroll 4
-    for (int j = threadIdx.x % 2 * 2; j < pooled; j += 4) {
-      const ulonglong2 two = *reinterpret_cast<const ulonglong2*>(S::pool() + j);
-      better += int(two.x > mine) + int(two.y > mine);
+#pragma unroll 1
+    for (int j = part * (BLOCK / EACH); j < pooled; j += BLOCK) {
+      uint4 two[PAIRS];
+#pragma unroll
+      for (int pair = 0; pair < PAIRS; ++pair) two[pair] = ptx::load_shared16(S::pool() + j + 2 * pair);
+#pragma unroll
+      for (int pair = 0; pair < PAIRS; ++pair) {
+        better += int((uint64_t(two[pair].y) << 32 | two[pair].x) > mine);
+        better += int((uint64_t(two[pair].w) << 32 | two[pair].z) > mine);
+      }
     }
-    better += __shfl_xor_sync(0xffffffffu, better, 1);
-    if (i < pooled && better < U::K && threadIdx.x % 2 == 0) emit(better, mine);
+#pragma unroll
+    for (int step = 1; step < EACH; step *= 2) better += __shfl_xor_sync(0xffffffffu, better, step);
+    if (i < pooled && better < U::K && part == 0) emit(better, mine);
   }
+}
+
+// Calls `emit(rank, entry)` for the K best of `entry(0 .. COUNT)` of all threads, with entry 0 where there are fewer; `high(i)`
+// is the upper half of `entry(i)`, and at least K entries reach `floor`, or all may if it is 1. Called by the whole CTA; COUNT
+// is at most 32, and entry 0 is none.
+template <class U, class S, int COUNT, class High, class Entry, class Emit>
+__device__ __forceinline__ void select_from(uint32_t floor, High high, Entry entry, Emit emit) {
+  static_assert(COUNT <= 32 && U::POOL >= U::K * COUNT, "one bit an entry, and room for K threads");
+  uint32_t mine = 0;
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) mine |= uint32_t(high(i) >= floor) << i;
+  pick::pool<U, S, COUNT>(entry, mine);
+  __syncthreads();
+  int pooled = S::count()[0];
+  if (pooled > U::POOL) pooled = pick::narrow<U, S, COUNT>(entry);
+  rank_pooled<U, S>(pooled, emit);
 }
 
 // The same where no floor is known.

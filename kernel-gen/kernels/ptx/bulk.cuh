@@ -54,6 +54,13 @@ __device__ __forceinline__ uint64_t evict_first() {
   return policy;
 }
 
+// L2 policy of copies that name none.
+__device__ __forceinline__ uint64_t evict_normal() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
 // Copies `bytes` (a multiple of 16, both addresses too) from global to shared memory; `barrier` counts them.
 __device__ __forceinline__ void bulk_load(void* to, const void* from, uint32_t bytes, uint64_t* barrier,
                                           uint64_t policy) {

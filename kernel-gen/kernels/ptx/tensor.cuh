@@ -22,4 +22,13 @@ __device__ __forceinline__ void tensor_load(void* to, const TensorMap& map, int 
       : "memory");
 }
 
+// The same with an L2 policy.
+__device__ __forceinline__ void tensor_load(void* to, const TensorMap& map, int column, int row, uint64_t* barrier, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3}], [%4], "
+      "%5;" ::"r"(shared_address(to)),
+      "l"(&map), "r"(column), "r"(row), "r"(shared_address(barrier)), "l"(policy)
+      : "memory");
+}
+
 }  // namespace kd::ptx

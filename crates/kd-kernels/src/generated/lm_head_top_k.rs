@@ -6,8 +6,8 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "lm_head_top_k",
-    contract: "23a5bac794adf5aa",
-    variants: &["t256"],
+    contract: "9dfdb8ed37265370",
+    variants: &["alone", "pair"],
     cooperative: false,
     pdl: true,
 };
@@ -113,8 +113,13 @@ impl LmHeadTopK {
 fn eligible(_: &str, _: Dims, _m: i64) -> Option<bool> {
     Some(true)
 }
-fn preferred(_: &str, _: Dims, _m: i64) -> Option<bool> {
-    Some(true)
+fn preferred(variant: &str, _: Dims, m: i64) -> Option<bool> {
+    Some(
+        match variant {
+            "alone" => m <= 132,
+            _ => true,
+        },
+    )
 }
 fn grid(_unit: &LoadedUnit, _: Dims, m: i64) -> Option<crate::launch::Blocks> {
     Some(crate::launch::Blocks::Exactly([m, 1, 1]))

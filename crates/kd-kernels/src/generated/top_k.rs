@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "top_k",
-    contract: "9e43d85d2ffbea3c",
+    contract: "414953f6cc6fa2b1",
     variants: &["c4096"],
     cooperative: false,
     pdl: true,
