@@ -229,7 +229,8 @@ struct Choices {
     __syncthreads();
     ptx::cluster_wait();
     for (int i = threadIdx.x; i < U::TOKENS * QUADS; i += 32 * U::WARPS) {
-      const int token = i / QUADS, quad = i % QUADS;
+      // Each CTA begins with itself: if all began with the first, they would wait for what that one can take.
+      const int token = (i / QUADS + int(blockIdx.x) * U::SHARE) % U::TOKENS, quad = i % QUADS;
       ptx::send16(place<U, S>(blockIdx.x, token % U::SHARE) + quad * 4,
                   *reinterpret_cast<const float4*>(sums + token * U::LINE + quad * 4), S::ready(), token / U::SHARE);
     }

@@ -3,6 +3,7 @@
 
 #include "kd/base.cuh"
 #include "ptx/memory.cuh"
+#include "ptx/store_if.cuh"
 
 namespace kd {
 namespace route {

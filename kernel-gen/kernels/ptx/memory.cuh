@@ -26,20 +26,6 @@ __device__ __forceinline__ uint4 load_shared16(const void* address) {
   return value;
 }
 
-// Eight or four bytes to shared memory if `live`, without a branch: those of the compiler part a warp and join it again.
-__device__ __forceinline__ void store_shared8_if(uint64_t* address, uint64_t value, bool live) {
-  asm volatile("{\n\t.reg .pred live;\n\tsetp.ne.u32 live, %2, 0;\n\t@live st.shared.u64 [%0], %1;\n\t}" ::"r"(
-                   uint32_t(__cvta_generic_to_shared(address))),
-               "l"(value), "r"(uint32_t(live))
-               : "memory");
-}
-__device__ __forceinline__ void store_shared4_if(void* address, uint32_t value, bool live) {
-  asm volatile("{\n\t.reg .pred live;\n\tsetp.ne.u32 live, %2, 0;\n\t@live st.shared.u32 [%0], %1;\n\t}" ::"r"(
-                   uint32_t(__cvta_generic_to_shared(address))),
-               "r"(value), "r"(uint32_t(live))
-               : "memory");
-}
-
 // One int32 that an earlier kernel wrote.
 __device__ __forceinline__ int32_t load4(const int32_t* address) {
   int32_t value;
