@@ -151,14 +151,10 @@ mod tests {
     #[test]
     fn the_router_is_held_to_what_was_asked_for_at_those_rows_alone() {
         let line = |rows| RouterLine { rows, variant: "", samples: vec![5.0, 7.0, 6.0], cached: Vec::new() };
-        assert_eq!([1, 33, 34, 264, 528, 529].map(|rows| line(rows).target()), [
-            Some(6.0),
-            Some(6.0),
-            None,
-            None,
-            Some(12.0),
-            None
-        ]);
+        assert_eq!(
+            [1, 33, 34, 264, 528, 529].map(|rows| line(rows).target()),
+            [Some(6.0), Some(6.0), None, None, Some(12.0), None]
+        );
         let rates = Rates { bytes: 4.4e12, operations: 640e12, launch: 1.0 };
         let ((few, bytes), (many, mma)) = (line(1).floor_micros(&rates), line(4096).floor_micros(&rates));
         assert!((few - 1.255).abs() < 0.001 && bytes == "bytes", "{few} {bytes}");

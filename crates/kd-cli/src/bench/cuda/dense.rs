@@ -3,7 +3,8 @@
 use std::io::{Write, stdout};
 
 use kd_kernels::bench::{
-    DenseLine, DenseShape, K26_TP1, K26_TP8, Rates, RouterLine, RowsLine, dense, median, router, rows as moved,
+    DenseLine, DenseShape, K26_TP1, K26_TP8, Rates, RouterLine, RowsLine, dense, median, router,
+    rows as moved,
 };
 use serde_json::{Value, json};
 
@@ -95,11 +96,10 @@ fn json(line: &DenseLine, rates: &Rates) -> Value {
 /// The router of K2.6, products and choice.
 fn routed_table(lines: &[RouterLine], rates: &Rates) -> Table {
     let mut table =
-        Table::new(["router", "rows", "variant", "µs", "weights in L2", "target", "floor", "set by", "time / floor"]);
+        Table::new(["router, rows", "variant", "µs", "in L2", "target", "floor", "set by", "time / floor"]);
     for line in lines {
         let (time, (floor, by)) = (line.micros(), line.floor_micros(rates));
         table.row([
-            String::new(),
             line.rows.to_string(),
             line.variant.to_owned(),
             format!("{time:.2}"),
