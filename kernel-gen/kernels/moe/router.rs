@@ -5,7 +5,6 @@
 /// launch and is left zero.
 family! { router, template "moe/router.cuh";
   dims    { H = hidden, E = experts, T = experts_per_token }
-  variant r8   { ROWS = 64, TOKENS = 8, MWARPS = 4, NWARPS = 1, WARPS = 8, STAGES = 0 } when H <= 9728 prefer M <= 8
   variant r16  { ROWS = 32, TOKENS = 16, MWARPS = 2, NWARPS = 1, WARPS = 8, STAGES = 0 } when H <= 9728 prefer M <= 16
   variant r24  { ROWS = 64, TOKENS = 24, MWARPS = 4, NWARPS = 1, WARPS = 8, STAGES = 0 } when H <= 9728 prefer M <= 48
   variant r48  { ROWS = 64, TOKENS = 48, MWARPS = 4, NWARPS = 1, WARPS = 8, STAGES = 0 } when H <= 7168 && E <= 760 prefer M <= 96
