@@ -5,7 +5,7 @@ use crate::families::{router, router_wgmma};
 use crate::{Choice, KernelError, Kernels, Selection, Stream};
 
 /// From so many rows on products by warpgroups are faster (measured on an H200, `docs/kernels/dense.md`).
-const GROUPS: i64 = 97;
+const GROUPS: i64 = 17;
 
 /// `router`, a row's bits depending on that row alone.
 #[derive(Debug)]

@@ -116,7 +116,9 @@ template <class U, class S>
 __device__ __forceinline__ void consume(Sums<U>& total, int segment, Place<U>& at) {
   using At = Tile<U>;
   const uint32_t ring = ptx::shared_address(S::ring());
-  const uint64_t a = ptx::block_operand(ring + threadIdx.x / 128 * 64 * At::ROW_BYTES);
+  // The same in all of a warp, and known to be, so that descriptors need no moves between products.
+  const int group = U::GROUPS > 1 ? __shfl_sync(0xffffffffu, int(threadIdx.x) / 128, 0) : 0;
+  const uint64_t a = ptx::block_operand(ring + group * 64 * At::ROW_BYTES);
   const uint64_t b = ptx::block_operand(ring + At::WEIGHT_BYTES);
   const auto release = [](int slot) {
     const int lane = threadIdx.x % 32;

@@ -115,7 +115,11 @@ template <class U, class S>
 __device__ __forceinline__ void score(int rank) {
   constexpr int SEGMENTS = 16 / U::SEGS, EACH = SEGMENTS / U::WARPS;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const auto vector = [](const unsigned char* at) { return from_words(*reinterpret_cast<const uint4*>(at)); };
+  // Four of each 16 values of k, as mma_k32 has them.
+  const auto fours = [](const unsigned char* at) {
+    const uint2 first = *reinterpret_cast<const uint2*>(at), second = *reinterpret_cast<const uint2*>(at + 32);
+    return from_words(make_uint4(first.x, first.y, second.x, second.y));
+  };
   float2* odd = reinterpret_cast<float2*>(S::odd());
   float sum[EACH][4] = {};
 #pragma unroll
@@ -124,10 +128,10 @@ __device__ __forceinline__ void score(int rank) {
 #pragma unroll
     for (int step = 0; step < U::SEG / 32; ++step) {
       if (begin + 32 * step >= U::LENGTH) continue;  // the last segments of a short row have nothing
-      const unsigned char* low = S::tile() + g * U::ROUTER_PITCH + 2 * begin + 64 * step + 16 * t;
+      const unsigned char* low = S::tile() + g * U::ROUTER_PITCH + 2 * begin + 64 * step + 8 * t;
       Bf16x8 x = {};
-      if (g == 0) x = vector(S::x() + 2 * begin + 64 * step + 16 * t);
-      mma_k32(sum[i], vector(low), vector(low + 8 * U::ROUTER_PITCH), x);
+      if (g == 0) x = fours(S::x() + 2 * begin + 64 * step + 8 * t);
+      mma_k32(sum[i], fours(low), fours(low + 8 * U::ROUTER_PITCH), x);
     }
     if (warp % 2 == 1 && t == 0) odd[(warp + i * U::WARPS) / 2 * 8 + g] = make_float2(sum[i][0], sum[i][2]);
   }

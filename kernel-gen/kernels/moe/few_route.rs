@@ -4,11 +4,11 @@
 /// before and after. The device must hold CTAS + SEGS CTAs of it at once, for the CTAS of the router wait for the others.
 family! { few_route, template "moe/few_route.cuh";
   dims    { H = hidden, E = experts, T = experts_per_token, I = shared_experts * expert_width / tp }
-  variant s4 { SEGS = 4 } when H % 512 == 0 && H >= 2048 && H <= 8192 && I % 32 == 0 && I <= 512 && M <= 1 && 16 * max(H / 2 + 64, ceil_div(ceil_div(H, 16), 4 * ceil_div(E, 16)) * (2 * I + 16)) + H / 2 + 8 * E <= 98000
-  variant s1 { SEGS = 1 } when H % 64 == 0 && H <= 512 && I % 32 == 0 && I <= 512 && M <= 1 && 16 * max(2 * H + 64, ceil_div(ceil_div(H, 16), ceil_div(E, 16)) * (2 * I + 16)) + 2 * H + 8 * E <= 98000
+  variant s4 { SEGS = 4 } when H % 512 == 0 && H >= 2048 && H <= 8192 && I % 32 == 0 && I <= 512 && M <= 1 && 16 * max(H / 2 + 32, ceil_div(ceil_div(H, 16), 4 * ceil_div(E, 16)) * (2 * I + 16)) + H / 2 + 8 * E <= 98000
+  variant s1 { SEGS = 1 } when H % 64 == 0 && H <= 512 && I % 32 == 0 && I <= 512 && M <= 1 && 16 * max(2 * H + 32, ceil_div(ceil_div(H, 16), ceil_div(E, 16)) * (2 * I + 16)) + 2 * H + 8 * E <= 98000
   const   { WARPS = 4, LENGTH = H / SEGS, SEG = 32 * ceil_div(H, 512), BLOCKS = ceil_div(E, 16), CTAS = BLOCKS * SEGS,
             QUADS = ceil_div(E, 128), NORM_WARPS = ceil_div(H / 8, 64), EACH = ceil_div(ceil_div(H, 16), CTAS),
-            ROUTER_PITCH = 2 * LENGTH + 64, GATE_PITCH = 2 * LENGTH + 16, DOWN_PITCH = 2 * I + 16 }
+            ROUTER_PITCH = 2 * LENGTH + 32, GATE_PITCH = 2 * LENGTH + 16, DOWN_PITCH = 2 * I + 16 }
   require { E % 8 == 0, T <= 32, T <= E, E <= 1024, H % 16 == 0 }
   smem    { tile: u8[16 * max(ROUTER_PITCH, EACH * DOWN_PITCH)] align 128, x: u8[2 * LENGTH] align 128, zeros: u32[4] align 16,
             odd: f32[128 / SEGS] align 16, sums: f32[128] align 16, biases: f32[E] align 16, space: f32[E + 64] align 16,

@@ -14,6 +14,7 @@
 #include "ptx/pdl.cuh"
 #include "ptx/copy.cuh"
 
+
 namespace kd {
 namespace route {
 
@@ -30,7 +31,7 @@ struct Place {
 };
 
 // A step is 32 of k of each segment. Tiles have rows of 128 bytes: four pieces of 16 bytes of the first segment and four of
-// the second, exchanged in odd rows, so that the rows g and pieces t of a fragment meet all banks. A thread copies the same
+// the second, in pairs that are exchanged from row to row, so that a pair of four rows meets all banks. A thread copies the same
 // piece of every STRIDE-th row. Rows that do not exist stay as they are: what is made of them is not read.
 template <class U, int ROWS>
 struct Copies {
@@ -45,7 +46,7 @@ struct Copies {
     const int row = threadIdx.x / 8, piece = threadIdx.x % 8;
     k = (2 * rank + piece / 4) * U::SEG + piece % 4 * 8;
     from = operand + int64_t(row) * U::H + k;
-    to = tile + 128 * row + 16 * (piece ^ 4 * (row & 1));
+    to = tile + 128 * row + 16 * (piece ^ 2 * (row & 3));
     live = int(rows < ROWS ? rows : ROWS) - row;
   }
 
@@ -58,11 +59,13 @@ struct Copies {
   }
 };
 
-// The vector of row `row`, counted from this lane's first, of a tile.
+// This thread's values of row `row`, counted from its first, of a tile: four of each 16.
 template <class U>
 __device__ __forceinline__ Bf16x8 fragment(const Place<U>& place, const unsigned char* tile, int row) {
-  const int offset = 128 * (row + place.g) + 64 * (place.segment ^ (place.g & 1)) + 16 * place.t;
-  return from_words(*reinterpret_cast<const uint4*>(tile + offset));
+  const unsigned char* from = tile + 128 * (row + place.g) + 8 * place.t;
+  const uint2 first = *reinterpret_cast<const uint2*>(from + 32 * (2 * place.segment ^ (place.g & 3)));
+  const uint2 second = *reinterpret_cast<const uint2*>(from + 32 * ((2 * place.segment + 1) ^ (place.g & 3)));
+  return from_words(make_uint4(first.x, first.y, second.x, second.y));
 }
 
 // sum += the products of one step; `tokens` is where the tile's rows of tokens begin. Without a branch for tokens that do not
@@ -89,11 +92,13 @@ __device__ __forceinline__ void at_once(const Place<U>& place, const Copies<U, U
   const int row = place.expert + place.row + place.g;
 #pragma unroll
   for (int step = 0; step < U::STEPS; ++step) {
-    const int vec = ((2 * place.rank + place.segment) * U::SEG + 32 * step) / 8 + place.t;
+    const int vec = ((2 * place.rank + place.segment) * U::SEG + 32 * step) / 8 + dealt_piece(place.t);
     if (place.segment > 1 || (!Place<U>::EXACT && vec >= VECS)) continue;
     if (row < U::E) low[step][0] = load8_constant(w, int64_t(row) * VECS + vec);
     if (row + 8 < U::E) high[step][0] = load8_constant(w, int64_t(row + 8) * VECS + vec);
   }
+#pragma unroll
+  for (int step = 0; step < U::STEPS; ++step) deal(low[step][0]), deal(high[step][0]);
   ptx::grid_dependency_wait();
 #pragma unroll
   for (int step = 0; step < U::STEPS; ++step) {
@@ -200,8 +205,8 @@ struct Choices {
 
   // With PUSH: where the sums of CTA `rank` for a token of this CTA's share arrive.
   template <class U, class S>
-  __device__ __forceinline__ static float4* place(int rank, int token, int quad) {
-    return reinterpret_cast<float4*>(S::parts()) + (rank * U::SHARE + token) * (U::ROWS / 4) + quad;
+  __device__ __forceinline__ static float* place(int rank, int token) {
+    return S::parts() + (rank * U::SHARE + token) * U::ROWS;
   }
 
   // Makes room for them. Between this and `push` all CTAs of the cluster have to start, while the products are made.
@@ -224,36 +229,42 @@ struct Choices {
     __syncthreads();
     ptx::cluster_wait();
     for (int i = threadIdx.x; i < U::TOKENS * QUADS; i += 32 * U::WARPS) {
-      const int token = i / QUADS, quad = i % QUADS;
-      ptx::send16(reinterpret_cast<float*>(place<U, S>(blockIdx.x, token % U::SHARE, quad)),
+      // Each CTA begins with itself: if all began with the first, they would wait for what that one can take.
+      const int token = (i / QUADS + int(blockIdx.x) * U::SHARE) % U::TOKENS, quad = i % QUADS;
+      ptx::send16(place<U, S>(blockIdx.x, token % U::SHARE) + quad * 4,
                   *reinterpret_cast<const float4*>(sums + token * U::LINE + quad * 4), S::ready(), token / U::SHARE);
     }
     ptx::barrier_wait_cluster(S::ready(), 0);
   }
 
-  // Scores of the cluster's experts for this CTA's share of its tokens; four experts a thread.
+  // Scores of the cluster's experts for this CTA's share of its tokens, as few a thread as there are threads for.
   template <class U, class S>
   __device__ __forceinline__ void score(const float* sums, int64_t token, int expert, int M) const {
-    constexpr int QUADS = U::ROWS / 4;
-    for (int i = threadIdx.x; i < U::SHARE * QUADS; i += 32 * U::WARPS) {
-      const int own = blockIdx.x * U::SHARE + i / QUADS, first = expert + i % QUADS * 4;
-      if (token + own >= M || first >= U::E) continue;
-      float4 part[U::RANKS];
+    constexpr int EACH = U::SHARE * U::ROWS, THREADS = 32 * U::WARPS, WIDE = !U::PUSH || EACH > 2 * THREADS ? 4 : EACH > THREADS ? 2 : 1;
+    struct alignas(4 * WIDE) Few {
+      float value[WIDE];
+    };
+    for (int i = threadIdx.x; i < EACH / WIDE; i += THREADS) {
+      const int own = i / (U::ROWS / WIDE), row = i % (U::ROWS / WIDE) * WIDE, of = blockIdx.x * U::SHARE + own;
+      if (token + of >= M || expert + row >= U::E) continue;
+      Few part[U::RANKS];
 #pragma unroll
       for (int rank = 0; rank < U::RANKS; ++rank) {
-        const float* from = sums + own * U::LINE + i % QUADS * 4;
-        if constexpr (U::PUSH)
-          part[rank] = *place<U, S>(rank, i / QUADS, i % QUADS);
-        else
-          part[rank] = U::RANKS == 1 ? *reinterpret_cast<const float4*>(from) : ptx::load_cluster16(from, rank);
+        const float* from = U::PUSH ? place<U, S>(rank, own) + row : sums + of * U::LINE + row;
+        if constexpr (U::PUSH || U::RANKS == 1) {
+          part[rank] = *reinterpret_cast<const Few*>(from);
+        } else {
+          const float4 four = ptx::load_cluster16(from, rank);
+          part[rank] = {four.x, four.y, four.z, four.w};
+        }
       }
-      float4 sum = part[0];
 #pragma unroll
       for (int rank = 1; rank < U::RANKS; ++rank)
-        sum.x += part[rank].x, sum.y += part[rank].y, sum.z += part[rank].z, sum.w += part[rank].w;
-      const float4 score = make_float4(1.0f / (1.0f + expf(-sum.x)), 1.0f / (1.0f + expf(-sum.y)),
-                                       1.0f / (1.0f + expf(-sum.z)), 1.0f / (1.0f + expf(-sum.w)));
-      *reinterpret_cast<float4*>(scores + (token + own) * U::E + first) = score;
+#pragma unroll
+        for (int c = 0; c < WIDE; ++c) part[0].value[c] += part[rank].value[c];
+#pragma unroll
+      for (int c = 0; c < WIDE; ++c) part[0].value[c] = 1.0f / (1.0f + expf(-part[0].value[c]));
+      *reinterpret_cast<Few*>(scores + (token + of) * U::E + expert + row) = part[0];
     }
   }
 
@@ -276,11 +287,11 @@ struct Choices {
       ptx::cluster_sync();
     else
       __syncthreads();
-    score<U, S>(sums, token, expert, M);
+  score<U, S>(sums, token, expert, M);
     if (U::RANKS > 1 && !U::PUSH) ptx::cluster_arrive();
     const bool last = first < M && arrive_last(arrived + first, U::BLOCKS, S::flag());
     if (U::RANKS > 1 && !U::PUSH) ptx::cluster_wait();  // no CTA may leave, or use its shared memory anew, while its sums are read
-    if (!last) return;
+  if (!last) return;
     space += warp * (U::E + 64);
 #pragma unroll 1
     for (int round = 0; round < ROUNDS; ++round) {

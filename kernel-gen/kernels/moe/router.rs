@@ -5,7 +5,6 @@
 /// launch and is left zero.
 family! { router, template "moe/router.cuh";
   dims    { H = hidden, E = experts, T = experts_per_token }
-  variant r8   { ROWS = 64, TOKENS = 8, MWARPS = 4, NWARPS = 1, WARPS = 8, STAGES = 0 } when H <= 9728 prefer M <= 8
   variant r16  { ROWS = 32, TOKENS = 16, MWARPS = 2, NWARPS = 1, WARPS = 8, STAGES = 0 } when H <= 9728 prefer M <= 16
   variant r24  { ROWS = 64, TOKENS = 24, MWARPS = 4, NWARPS = 1, WARPS = 8, STAGES = 0 } when H <= 9728 prefer M <= 48
   variant r48  { ROWS = 64, TOKENS = 48, MWARPS = 4, NWARPS = 1, WARPS = 8, STAGES = 0 } when H <= 7168 && E <= 760 prefer M <= 96
@@ -24,20 +23,23 @@ family! { router, template "moe/router.cuh";
   launch  { grid (RANKS, BLOCKS, ceil_div(M, TOKENS)), block 32 * WARPS, cluster RANKS, pdl }
 }
 
-/// `router` for many rows on sm_90a alone, with the same bits: warpgroups multiply weights in registers and tokens in shared memory.
+/// `router` for more rows on sm_90a alone, with the same bits: warpgroups multiply both operands from shared memory.
 family! { router_wgmma, template "moe/router_wgmma.cuh";
   dims    { H = hidden, E = experts, T = experts_per_token }
-  variant g32  { TOKENS = 32,  NT = 4,  AHEAD = 4, RANKS = 8, SLOTS = 7 } on sm_90a when H % 1024 == 0 && H >= 2048 && E % 128 == 0 prefer M <= 160
-  variant g56  { TOKENS = 56,  NT = 7,  AHEAD = 4, RANKS = 8, SLOTS = 6 } on sm_90a when H % 1024 == 0 && H >= 2048 && E % 128 == 0 prefer M <= 280
-  variant g112 { TOKENS = 112, NT = 14, AHEAD = 4, RANKS = 8, SLOTS = 5 } on sm_90a when H % 1024 == 0 && H >= 2048 && E % 128 == 0 prefer M <= 2800
-  variant a96  { TOKENS = 96,  NT = 12, AHEAD = 3, RANKS = 1, SLOTS = 4 } on sm_90a when H % 1024 == 0 && E % 128 == 0
-  const   { PUSH = 0, ROWS = 128, SEG = H / 16, WARPS = 16, BLOCKS = E / ROWS, LINE = ROWS + 4, SHARE = TOKENS / RANKS, QUADS = ceil_div(E, 128) }
-  require { T <= 32, T <= E, E <= 1024, 4 * WARPS * (E + 64) <= 128 * SLOTS * (ROWS + TOKENS) }
-  smem    { ring: u8[128 * SLOTS * (ROWS + TOKENS)] align 1024, half: f32[TOKENS * LINE] align 16,
-            total: f32[max(4, TOKENS * LINE * (1 - RANKS / 8))] align 16, biases: f32[E] align 16, full: u64[SLOTS], empty: u64[SLOTS],
-            flag: i32[1] }
-  args    { x: bf16[M, H], w: bf16[E, H], bias: f32[E], slots: i32[M], groups: i32, top_groups: i32, normalize: i32, scaling: f32,
-            arrived: mut i32[M], scores: mut f32[M, E], ids: mut i32[M, T], weights: mut f32[M, T] }
-  sass    { "HGMMA" }
+  variant h40  { ROWS = 64,  TOKENS = 40,  RANKS = 8, SLOTS = 14, WARPS = 5 }  on sm_90a when H % 1024 == 0 && E % 64 == 0 prefer M <= 40
+  variant h64  { ROWS = 64,  TOKENS = 64,  RANKS = 8, SLOTS = 12, WARPS = 9 }  on sm_90a when H % 1024 == 0 && E % 64 == 0 prefer M <= 128
+  variant h72  { ROWS = 64,  TOKENS = 72,  RANKS = 8, SLOTS = 11, WARPS = 9 }  on sm_90a when H % 1024 == 0 && E % 64 == 0 prefer M <= 144
+  variant g56  { ROWS = 128, TOKENS = 56,  RANKS = 8, SLOTS = 8,  WARPS = 9 }  on sm_90a when H % 1024 == 0 && E % 128 == 0 prefer M <= 280
+  variant g112 { ROWS = 128, TOKENS = 112, RANKS = 8, SLOTS = 5,  WARPS = 14 } on sm_90a when H % 1024 == 0 && E % 128 == 0 prefer M <= 2240
+  variant a96  { ROWS = 128, TOKENS = 96,  RANKS = 1, SLOTS = 8,  WARPS = 12 } on sm_90a when H % 1024 == 0 && E % 128 == 0
+  const   { PUSH = RANKS / 8, STEP = 64, BLOCKS = E / ROWS, NT = TOKENS / 8, LINE = ROWS + 4, SHARE = TOKENS / RANKS,
+            QUADS = ceil_div(E, 128) }
+  require { T <= 32, T <= E, E <= 1024, 4 * TOKENS * LINE * (1 - PUSH) + 4 * WARPS * (E + 64) <= 128 * SLOTS * (ROWS + TOKENS),
+            4 * TOKENS * LINE <= 128 * SLOTS * (ROWS + TOKENS) }
+  smem    { ring: u8[128 * SLOTS * (ROWS + TOKENS)] align 1024, parts: f32[max(4, PUSH * TOKENS * ROWS)] align 16, biases: f32[E] align 16,
+            full: u64[SLOTS], empty: u64[SLOTS], ready: u64[1], flag: i32[1] }
+  args    { x: bf16[M, H] boxes [TOKENS, STEP], w: bf16[E, H] boxes [ROWS, STEP], bias: f32[E], slots: i32[M], groups: i32, top_groups: i32,
+            normalize: i32, scaling: f32, arrived: mut i32[M], scores: mut f32[M, E], ids: mut i32[M, T], weights: mut f32[M, T] }
+  sass    { "HGMMA", "UTMALDG.2D" }
   launch  { grid (RANKS, BLOCKS, ceil_div(M, TOKENS)), block 32 * WARPS, cluster RANKS, pdl, optional }
 }

@@ -3,14 +3,15 @@
 
 #include "kd/base.cuh"
 #include "ptx/memory.cuh"
+#include "ptx/store_if.cuh"
 
 namespace kd {
 namespace route {
 
 // Larger for what is chosen first; NaN counts as -inf, and 0 is less than any value.
 __device__ __forceinline__ uint32_t key(float value) {
-  const uint32_t bits = __float_as_uint(value == value ? value + 0.0f : -INFINITY);
-  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+  const uint32_t bits = __float_as_uint(fmaxf(value + 0.0f, -INFINITY));  // of -0 and +0, and of NaN and -inf, one
+  return bits ^ (uint32_t(int32_t(bits) >> 31) | 0x80000000u);
 }
 
 // The sum of the two best of a group, in the order of choices, ties to the lower group; 0 for a group that does not exist.
@@ -47,34 +48,32 @@ __device__ __forceinline__ void keep_groups(float* choice, int groups, int top_g
   __syncwarp();
 }
 
-// An expert that may be chosen.
-struct Candidate {
-  uint32_t key, id;
-
-  __device__ __forceinline__ bool before(const Candidate& other) const {
-    return key > other.key || (key == other.key && id < other.id);
-  }
-};
-
-// The number of set bits in the masks of the lanes before this one, and of all lanes; a mask has at most 32.
+// The number of set bits in the masks of the lanes before this one, and of all lanes; a mask has at most MOST.
+template <int MOST>
 __device__ __forceinline__ int2 count_bits(uint32_t mask) {
-  const uint32_t below = (1u << threadIdx.x % 32) - 1;
+  const uint32_t below = (1u << threadIdx.x % 32) - 1, own = __popc(mask);
   int2 count = make_int2(0, 0);
 #pragma unroll
-  for (int bit = 0; bit < 6; ++bit) {
-    const uint32_t lanes = __ballot_sync(0xffffffffu, __popc(mask) >> bit & 1);
+  for (int bit = 0; MOST >> bit > 0; ++bit) {
+    const uint32_t lanes = __ballot_sync(0xffffffffu, own >> bit & 1);
     count.x += __popc(lanes & below) << bit;
     count.y += __popc(lanes) << bit;
   }
   return count;
 }
 
-// The T best of `own`, one in each of the first T lanes, in any order; `id(i)` is the expert of `own[i]`, and ids of a lane
-// ascend. For any keys, one after another.
+// What a lane knows: an expert and its rank, which is T or more if it is not chosen.
+struct Choice {
+  uint32_t id;
+  int rank;
+};
+
+// The T best of `own`, one in each of the first T lanes; `id(i)` is the expert of `own[i]`, and ids of a lane ascend. For any keys, one
+// after another.
 template <class U, class Id>
-__device__ __forceinline__ Candidate take_each(uint32_t (&own)[4 * U::QUADS], Id id) {
+__device__ __forceinline__ Choice take_each(uint32_t (&own)[4 * U::QUADS], Id id) {
   const int lane = threadIdx.x % 32;
-  Candidate mine = {};
+  Choice mine = {0, lane};
 #pragma unroll 1
   for (int rank = 0; rank < U::T; ++rank) {
     uint32_t lead = 0, first = 0;
@@ -85,45 +84,52 @@ __device__ __forceinline__ Candidate take_each(uint32_t (&own)[4 * U::QUADS], Id
     }
     const uint32_t best = __reduce_max_sync(0xffffffffu, lead);
     const uint32_t winner = __reduce_min_sync(0xffffffffu, lead == best ? uint32_t(id(int(first))) : 0xffffffffu);
-    if (lane == rank) mine = {best, winner};
+    if (lane == rank) mine.id = winner;
 #pragma unroll
     for (int i = 0; i < 4 * U::QUADS; ++i) own[i] = uint32_t(id(i)) == winner ? 0 : own[i];
   }
   return mine;
 }
 
-// The same, where few come into question: the T-th best of the lanes' leads is a floor that at least T reach. Those that do
-// are given a lane each and rank each other; `space` is for 32 candidates.
+// The same in any lanes, where few come into question: the T-th best of the lanes' leads is a floor that at least T reach. Those that
+// do are given a lane each and rank each other; `space` is for 32 of them. Without branches that part the warp: they cost more than
+// what they would save.
 template <class U, class Id>
-__device__ __forceinline__ Candidate take(uint32_t (&own)[4 * U::QUADS], Id id, Candidate* space) {
+__device__ __forceinline__ Choice take(uint32_t (&own)[4 * U::QUADS], Id id, uint64_t* space) {
+  constexpr int AT_ONCE = 16;
   const int lane = threadIdx.x % 32;
   uint32_t lead = 0, mask = 0;
 #pragma unroll
   for (int i = 0; i < 4 * U::QUADS; ++i) lead = ::max(lead, own[i]);
-  int ahead = 0;  // leads before this one, equal ones in order of lane: all exchanges are on their way at once
+  int ahead = 0;  // leads before this one: all exchanges are on their way at once
 #pragma unroll
-  for (int other = 0; other < 32; ++other) {
-    const uint32_t theirs = __shfl_sync(0xffffffffu, lead, other);
-    ahead += theirs > lead || (theirs == lead && other < lane);
-  }
-  const uint32_t floor = __shfl_sync(0xffffffffu, lead, __ffs(__ballot_sync(0xffffffffu, ahead == U::T - 1)) - 1);
+  for (int other = 0; other < 32; ++other) ahead += __shfl_sync(0xffffffffu, lead, other) > lead;
+  const uint32_t floor = ::max(1u, __reduce_min_sync(0xffffffffu, ahead < U::T ? lead : 0xffffffffu));
 #pragma unroll
-  for (int i = 0; i < 4 * U::QUADS; ++i) mask |= uint32_t(own[i] >= ::max(floor, 1u)) << i;
-  const int2 count = count_bits(mask);
+  for (int i = 0; i < 4 * U::QUADS; ++i) mask |= uint32_t(own[i] >= floor) << i;
+  const int2 count = count_bits<4 * U::QUADS>(mask);
   if (count.y > 32) return take_each<U>(own, id);
-  int place = count.x;
+  ptx::store_shared8_if(space + lane, 0, lane >= count.y && lane < AT_ONCE);
+  uint64_t* place = space + count.x;
 #pragma unroll
-  for (int i = 0; i < 4 * U::QUADS; ++i)
-    if (mask >> i & 1) space[place++] = {own[i], uint32_t(id(i))};
+  for (int i = 0; i < 4 * U::QUADS; ++i) {
+    const bool may = mask >> i & 1;
+    // Larger for what is chosen first, ties to the lower id.
+    ptx::store_shared8_if(place, uint64_t(own[i]) << 32 | uint32_t(~id(i)), may);
+    place += may;
+  }
   __syncwarp();
-  const Candidate mine = space[lane < count.y ? lane : 0];
-  int better = 0;
-#pragma unroll 4
-  for (int other = 0; other < count.y; ++other) better += space[other].before(mine);
+  const uint64_t mine = lane < count.y ? space[lane] : 0;
+  int better = lane < count.y ? 0 : U::T;
+#pragma unroll
+  for (int other = 0; other < AT_ONCE; other += 2) {
+    const ulonglong2 two = *reinterpret_cast<const ulonglong2*>(space + other);
+    better += int(two.x > mine) + int(two.y > mine);
+  }
+#pragma unroll 1
+  for (int other = AT_ONCE; other < count.y; ++other) better += space[other] > mine;
   __syncwarp();
-  if (lane < count.y && better < U::T) space[better] = mine;
-  __syncwarp();
-  return space[lane < U::T ? lane : 0];
+  return {~uint32_t(mine), better};
 }
 
 // One warp, one token. A lane has QUADS times four neighbouring experts. `bias` and `space`, for E + 64 words, are shared memory.
@@ -157,23 +163,25 @@ __device__ __forceinline__ void choose(const float* scores, const float* bias, i
   uint32_t own[4 * U::QUADS];
 #pragma unroll
   for (int i = 0; i < 4 * U::QUADS; ++i) own[i] = id(i) < U::E ? key(choice[i]) : 0;
-  const Candidate mine = take<U>(own, id, reinterpret_cast<Candidate*>(space + U::E));
+  const Choice mine = take<U>(own, id, reinterpret_cast<uint64_t*>(space + U::E));
+  const bool chosen = mine.rank < U::T;
   float score = 0.0f;
-  if (lane < U::T) score = groups > 1 ? ptx::load4f(scores + mine.id) : space[mine.id];
+  if (groups <= 1) score = space[chosen ? mine.id : 0];
+  else if (chosen) score = ptx::load4f(scores + mine.id);
+  uint32_t* all = reinterpret_cast<uint32_t*>(space + U::E);
+  ptx::store_shared4_if(all + mine.rank, mine.id, chosen);
+  __syncwarp();
   int place = 0;
 #pragma unroll
-  for (int other = 0; other < U::T; ++other) place += __shfl_sync(0xffffffffu, mine.id, other) < mine.id;
-  __syncwarp();
-  float* value = space + U::E;
-  if (lane < U::T) value[place] = score;
+  for (int other = 0; other < U::T; ++other) place += all[other] < mine.id;
+  float* value = space + U::E + 32;
+  ptx::store_shared4_if(value + place, __float_as_uint(score), chosen);
   __syncwarp();
   float sum = 0.0f;
 #pragma unroll
   for (int i = 0; i < U::T; ++i) sum += value[i];  // in order of id
-  if (lane < U::T) {
-    ids[place] = int32_t(mine.id);
-    weights[place] = score / (normalize ? sum + 1e-20f : 1.0f) * scaling;
-  }
+  const float weight = score / (normalize ? sum + 1e-20f : 1.0f) * scaling;
+  if (chosen) ids[place] = int32_t(mine.id), weights[place] = weight;
   __syncwarp();
 }
 

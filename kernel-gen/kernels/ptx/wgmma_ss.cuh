@@ -1,4 +1,4 @@
-// Products of a warpgroup with one operand or both in shared memory, and copies into the shared memory of all CTAs of a cluster: sm_90a
+// Products of a warpgroup with both operands in shared memory, and copies into the shared memory of all CTAs of a cluster: sm_90a
 // only (PTX ISA: wgmma.mma_async, cp.async.bulk.tensor .multicast).
 #pragma once
 
@@ -17,8 +17,7 @@ __device__ __forceinline__ uint64_t block_operand(uint32_t address) {
 // each eight columns what `mma_16816_bf16` holds. Runs on until it is waited for.
 #define KD_SUMS(n) "+f"(sum[n][0]), "+f"(sum[n][1]), "+f"(sum[n][2]), "+f"(sum[n][3])
 #define KD_SUMS_3 KD_SUMS(0), KD_SUMS(1), KD_SUMS(2)
-#define KD_SUMS_4 KD_SUMS_3, KD_SUMS(3)
-#define KD_SUMS_5 KD_SUMS_4, KD_SUMS(4)
+#define KD_SUMS_5 KD_SUMS_3, KD_SUMS(3), KD_SUMS(4)
 #define KD_SUMS_7 KD_SUMS_5, KD_SUMS(5), KD_SUMS(6)
 #define KD_SUMS_8 KD_SUMS_7, KD_SUMS(7)
 #define KD_SUMS_9 KD_SUMS_8, KD_SUMS(8)
@@ -31,7 +30,6 @@ __device__ __forceinline__ uint64_t block_operand(uint32_t address) {
 #define KD_10 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,"
 #define KD_40 KD_10 KD_TEN(1) KD_TEN(2) KD_TEN(3)
 #define KD_NAMES_3 KD_10 "%10,%11"
-#define KD_NAMES_4 KD_10 "%10,%11,%12,%13,%14,%15"
 #define KD_NAMES_5 KD_10 "%10,%11,%12,%13,%14,%15,%16,%17,%18,%19"
 #define KD_NAMES_7 KD_10 KD_TEN(1) "%20,%21,%22,%23,%24,%25,%26,%27"
 #define KD_NAMES_8 KD_10 KD_TEN(1) KD_TEN(2) "%30,%31"
@@ -50,31 +48,17 @@ __device__ __forceinline__ uint64_t block_operand(uint32_t address) {
   }
 KD_GROUP_MULTIPLY(3, 24, "%12", "%13")
 KD_GROUP_MULTIPLY(5, 40, "%20", "%21")
+KD_GROUP_MULTIPLY(7, 56, "%28", "%29")
 KD_GROUP_MULTIPLY(8, 64, "%32", "%33")
 KD_GROUP_MULTIPLY(9, 72, "%36", "%37")
 KD_GROUP_MULTIPLY(11, 88, "%44", "%45")
+KD_GROUP_MULTIPLY(12, 96, "%48", "%49")
 KD_GROUP_MULTIPLY(14, 112, "%56", "%57")
 KD_GROUP_MULTIPLY(17, 136, "%68", "%69")
 KD_GROUP_MULTIPLY(22, 176, "%88", "%89")
 #undef KD_GROUP_MULTIPLY
-
-// The same with `a` in registers, as `mma_16816_bf16` has it.
-#define KD_GROUP_MULTIPLY(tiles, columns, a_names, b_name)                                                             \
-  __device__ __forceinline__ void group_multiply(float (&sum)[tiles][4], const uint32_t (&a)[4], uint64_t b) {         \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.bf16.bf16 {" KD_NAMES_##tiles "}, {" a_names    \
-                 "}, " b_name ", 1, 1, 1, 0;"                                                                          \
-                 : KD_SUMS_##tiles                                                                                     \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                                \
-  }
-KD_GROUP_MULTIPLY(4, 32, "%16, %17, %18, %19", "%20")
-KD_GROUP_MULTIPLY(7, 56, "%28, %29, %30, %31", "%32")
-KD_GROUP_MULTIPLY(12, 96, "%48, %49, %50, %51", "%52")
-KD_GROUP_MULTIPLY(14, 112, "%56, %57, %58, %59", "%60")
-#undef KD_GROUP_MULTIPLY
 #undef KD_NAMES_3
 #undef KD_SUMS_3
-#undef KD_NAMES_4
-#undef KD_SUMS_4
 #undef KD_NAMES_5
 #undef KD_SUMS_5
 #undef KD_NAMES_7

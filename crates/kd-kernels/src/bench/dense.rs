@@ -10,9 +10,9 @@ use crate::selftest::{Random, upload};
 use crate::{DenseProduct, DenseScratch, Device, KernelError, Kernels, Stream, TensorMut, TensorRef};
 
 /// Weights of this many bytes in all are read in turn, so that none is left in L2 when its turn comes again.
-const WORKING_SET: usize = 256 << 20;
+pub(super) const WORKING_SET: usize = 256 << 20;
 /// Replays of each graph, after one to warm up.
-const REPLAYS: usize = 5;
+pub(super) const REPLAYS: usize = 5;
 /// Launches of a graph: enough to take this long by the floor, and within these limits.
 const MICROS: f64 = 4_000.0;
 const LAUNCHES: (usize, usize) = (8, 100);
@@ -34,11 +34,11 @@ const fn shape(k: usize, n: usize) -> DenseShape {
 }
 
 /// K2.6 on one of eight ranks: queries and latents, query expansion, output, vocabulary.
-pub const K26_TP8: [DenseShape; 5] =
-    [shape(7168, 2112), shape(1536, 1536), shape(1024, 7168), shape(7168, 20_480), shape(7168, 384)];
+pub const K26_TP8: [DenseShape; 4] =
+    [shape(7168, 2112), shape(1536, 1536), shape(1024, 7168), shape(7168, 20_480)];
 /// K2.6 on one rank.
-pub const K26_TP1: [DenseShape; 5] =
-    [shape(7168, 1536), shape(8192, 7168), shape(1536, 12_288), shape(7168, 384), shape(7168, 163_840)];
+pub const K26_TP1: [DenseShape; 4] =
+    [shape(7168, 1536), shape(8192, 7168), shape(1536, 12_288), shape(7168, 163_840)];
 /// Widths that are a vocabulary.
 const VOCABULARIES: [usize; 2] = [20_480, 163_840];
 

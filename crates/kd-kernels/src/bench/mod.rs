@@ -4,10 +4,12 @@ mod cublas;
 mod dense;
 mod head;
 mod rates;
+mod router;
 mod rows;
 
 pub use dense::{DenseLine, DenseShape, K26_TP1, K26_TP8, dense};
 pub use rates::Rates;
+pub use router::{RouterLine, router};
 pub use rows::{RowsLine, rows};
 
 use crate::{Graph, KernelError};

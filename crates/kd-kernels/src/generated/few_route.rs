@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "few_route",
-    contract: "9fe1a4165637fa2c",
+    contract: "9230c05d96ade4d1",
     variants: &["s4", "s1"],
     cooperative: false,
     pdl: true,

@@ -6,8 +6,8 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "router",
-    contract: "c202ed6a9d906b43",
-    variants: &["r8", "r16", "r24", "r48", "p64", "p112"],
+    contract: "ac5149845079c510",
+    variants: &["r16", "r24", "r48", "p64", "p112"],
     cooperative: false,
     pdl: true,
 };
@@ -130,7 +130,6 @@ fn eligible(_: &str, _: Dims, _m: i64) -> Option<bool> {
 fn preferred(variant: &str, _: Dims, m: i64) -> Option<bool> {
     Some(
         match variant {
-            "r8" => m <= 8,
             "r16" => m <= 16,
             "r24" => m <= 48,
             "r48" => m <= 96,

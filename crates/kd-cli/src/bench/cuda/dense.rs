@@ -1,9 +1,10 @@
-//! `kd bench dense` on a GPU: our products beside their floor and cuBLASLt.
+//! `kd bench dense` on a GPU: our products beside their floor and cuBLASLt, the router beside its floor and target.
 
 use std::io::{Write, stdout};
 
 use kd_kernels::bench::{
-    DenseLine, DenseShape, K26_TP1, K26_TP8, Rates, RowsLine, dense, median, rows as moved,
+    DenseLine, DenseShape, K26_TP1, K26_TP8, Rates, RouterLine, RowsLine, dense, median, router,
+    rows as moved,
 };
 use serde_json::{Value, json};
 
@@ -55,10 +56,13 @@ pub(in crate::bench) fn run(args: &BenchDenseArgs, gpu: &Gpu) -> anyhow::Result<
             line.head.as_ref().map_or_else(String::new, |times| format!("{:.2}", median(times))),
         ]);
     }
+    let routed = router(&gpu.device, &gpu.kernels, &rows)?;
     let moved = moved(&gpu.device, &gpu.kernels, HIDDEN, LATENTS)?;
-    writeln!(stdout(), "{}\n{table}\n{}", gpu.describe(&rates), moved_table(&moved, &rates))?;
+    let (routed_table, moved_table) = (routed_table(&routed, &rates), moved_table(&moved, &rates));
+    writeln!(stdout(), "{}\n{table}\n{routed_table}\n{moved_table}", gpu.describe(&rates))?;
     let mut record = gpu.record("dense products with bf16 weights from memory, launches in a graph", &rates);
     record.set("measurements", lines.iter().map(|line| json(line, &rates)).collect::<Vec<_>>());
+    record.set("router", routed.iter().map(|line| routed_json(line, &rates)).collect::<Vec<_>>());
     record.set("rows", moved.iter().map(|line| moved_json(line, &rates)).collect::<Vec<_>>());
     let out = args.on.out.out.as_deref();
     record.write(out)?;
@@ -86,6 +90,35 @@ fn json(line: &DenseLine, rates: &Rates) -> Value {
         "floor_us": floor, "floor_set_by": by, "over_floor": time / floor, "samples_us": micros(&line.samples),
         "cublaslt_samples_us": line.cublas.as_deref().map(micros),
         "head_samples_us": line.head.as_deref().map(micros),
+    })
+}
+
+/// The router of K2.6, products and choice.
+fn routed_table(lines: &[RouterLine], rates: &Rates) -> Table {
+    let mut table =
+        Table::new(["router, rows", "variant", "µs", "in L2", "target", "floor", "set by", "time / floor"]);
+    for line in lines {
+        let (time, (floor, by)) = (line.micros(), line.floor_micros(rates));
+        table.row([
+            line.rows.to_string(),
+            line.variant.to_owned(),
+            format!("{time:.2}"),
+            format!("{:.2}", median(&line.cached)),
+            line.target().map_or_else(String::new, |most| format!("{most:.0}")),
+            format!("{floor:.2}"),
+            by.to_owned(),
+            format!("{:.2}", time / floor),
+        ]);
+    }
+    table
+}
+
+fn routed_json(line: &RouterLine, rates: &Rates) -> Value {
+    let (time, (floor, by)) = (line.micros(), line.floor_micros(rates));
+    json!({
+        "rows": line.rows, "variant": line.variant, "median_us": time, "target_us": line.target(), "floor_us": floor,
+        "floor_set_by": by, "over_floor": time / floor, "samples_us": micros(&line.samples),
+        "weights_in_l2_samples_us": micros(&line.cached),
     })
 }
 
