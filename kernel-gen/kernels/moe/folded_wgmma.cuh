@@ -27,7 +27,6 @@ struct FoldedWarpgroup {
   static constexpr int UNIT_BYTES = BLOCKS * BLOCK_BYTES, WEIGHT_BYTES = UNITS * UNIT_BYTES;
   static constexpr int HALF_BYTES = U::SLAB * BLOCK_K * 2, TOKEN_BYTES = BLOCKS * HALF_BYTES, BRINGERS = 2;
   static_assert(U::UNITS % (UNITS * U::RUN) == 0 && U::K % (BLOCKS * BLOCK_K) == 0, "whole items and stages");
-  static_assert(LENGTH >= BRINGERS, "every warp that brings has a part in every item, so that announcements cannot overtake it");
   static_assert(U::QUEUE >= U::STAGES / LENGTH + 3, "an item for each that somebody is at, and one announced");
   // Tiles of tokens that products of so many rows have.
   static __device__ __forceinline__ int tiles(int rows) { return rows > 64 ? (rows + 15) / 16 * 2 : (rows + 7) / 8; }
@@ -131,6 +130,7 @@ __device__ __forceinline__ void bring_folded_weights(const unsigned char* weight
         for (int u = 0; u < F::UNITS; ++u)
           ptx::bulk_load(to + u * F::UNIT_BYTES, from + u * (F::K_STAGES * F::UNIT_BYTES), F::UNIT_BYTES, S::full() + at.slot, policy);
       }
+    ptx::barrier_arrive(S::done() + turn.slot);
   }
 }
 
@@ -169,6 +169,7 @@ __device__ __forceinline__ void bring_folded_rows(int own, const __half* values)
       for (int i = 0; i < F::BRINGERS; ++i) at.next();
     }
     own -= F::LENGTH;
+    ptx::barrier_arrive_warp(S::done() + turn.slot, lane);
   }
 }
 
@@ -245,8 +246,7 @@ __device__ __forceinline__ void folded_product(Place<U::STAGES>& at, const uint3
     at.next();
     // Nothing outstanding over the end of the loop: the compiler would let all products wait for each other.
     ptx::wgmma_wait<0>();
-    __syncwarp();
-    if (lane == 0) ptx::barrier_arrive(S::vacant() + slot);
+    ptx::barrier_arrive_warp(S::vacant() + slot, lane);
     // Not before: a stage is not kept until another has come.
     if constexpr (decltype(more)::value) enter();
   };
@@ -280,9 +280,11 @@ __device__ __forceinline__ void folded_warpgroup_products(const void* weights, c
     for (int i = 0; i < U::STAGES; ++i) {
       // Every lane of the warp that brings rows, and the bytes of the weights.
       ptx::barrier_init(S::full() + i, 33);
-      ptx::barrier_init(S::vacant() + i, F::WARPS);
+      ptx::barrier_init(S::vacant() + i, ptx::warp_arrivals(F::WARPS));
     }
-    for (int i = 0; i < U::QUEUE; ++i) ptx::barrier_init(S::told() + i, 1), ptx::barrier_init(S::done() + i, F::WARPS);
+    for (int i = 0; i < U::QUEUE; ++i)
+      // Whoever reads an announcement says when it has: those that compute, those that bring rows, and the lane that brings weights.
+      ptx::barrier_init(S::told() + i, 1), ptx::barrier_init(S::done() + i, ptx::warp_arrivals(F::WARPS + F::BRINGERS) + 1);
     ptx::barriers_ready();
   }
   __syncthreads();
@@ -319,8 +321,7 @@ __device__ __forceinline__ void folded_warpgroup_products(const void* weights, c
         store(turn.slot, item, item.step * U::RUN + step, exponents_of_step, sum);
       }
     });
-    __syncwarp();
-    if (lane == 0) ptx::barrier_arrive(S::done() + turn.slot);
+    ptx::barrier_arrive_warp(S::done() + turn.slot, lane);
   }
 }
 

@@ -63,8 +63,7 @@ __device__ __forceinline__ void bring(const Groups<U>& place, const __nv_bfloat1
       const uint32_t at = ring + slot * At::SLOT_BYTES + At::WEIGHT_BYTES + (block / 2 * 8 + lane % 8) * 128;
       if (block < BLOCKS) ptx::stmatrix4(at + 16 * ((block % 2 * 4 + lane / 8) ^ lane % 8), from[i].word);
     }
-    __syncwarp();
-    if (lane == 0) ptx::barrier_arrive(S::full() + slot);
+    ptx::barrier_arrive_warp(S::full() + slot, lane);
   };
 #pragma unroll
   for (int step = 0; step < U::SLOTS; ++step)
@@ -132,17 +131,13 @@ __device__ __forceinline__ void multiply_groups() {
       for (int k16 = 0; k16 < 4; ++k16) ptx::group_multiply(sum, now[k16], here + 2 * k16);
       ptx::wgmma_commit();
       ptx::wgmma_wait<1>();
-      if (step > 0) {
-        __syncwarp();
-        if (lane == 0) ptx::barrier_arrive(S::empty() + before);
-      }
+      if (step > 0) ptx::barrier_arrive_warp(S::empty() + before, lane);
       before = slot;
       if (++slot == U::SLOTS) slot = 0, parity ^= 1;
     }
     ptx::wgmma_wait<0>();
     ptx::pin(sum);
-    __syncwarp();
-    if (lane == 0) ptx::barrier_arrive(S::empty() + before);
+    ptx::barrier_arrive_warp(S::empty() + before, lane);
     if (segment % 2 == 0) {
       keep(S::half(), false);
     } else {
@@ -162,8 +157,8 @@ __device__ __forceinline__ void router_wgmma(const __nv_bfloat16* x, const __nv_
   const At place;
   const route::Choices choices{bias, slots, groups, top_groups, normalize, scaling, arrived, scores, ids, weights};
   if (threadIdx.x < U::SLOTS) {
-    ptx::barrier_init(S::full() + threadIdx.x, At::PRODUCERS + At::PRODUCERS / 32);
-    ptx::barrier_init(S::empty() + threadIdx.x, At::CONSUMERS / 32);
+    ptx::barrier_init(S::full() + threadIdx.x, At::PRODUCERS + ptx::warp_arrivals(At::PRODUCERS / 32));
+    ptx::barrier_init(S::empty() + threadIdx.x, ptx::warp_arrivals(At::CONSUMERS / 32));
   }
   __syncthreads();
   choices.prepare<U, S>();
