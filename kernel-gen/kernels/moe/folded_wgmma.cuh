@@ -27,6 +27,7 @@ struct FoldedWarpgroup {
   static constexpr int UNIT_BYTES = BLOCKS * BLOCK_BYTES, WEIGHT_BYTES = UNITS * UNIT_BYTES;
   static constexpr int HALF_BYTES = U::SLAB * BLOCK_K * 2, TOKEN_BYTES = BLOCKS * HALF_BYTES, BRINGERS = 2;
   static_assert(U::UNITS % (UNITS * U::RUN) == 0 && U::K % (BLOCKS * BLOCK_K) == 0, "whole items and stages");
+  static_assert(LENGTH >= BRINGERS, "every warp that brings has a part in every item, so that announcements cannot overtake it");
   static_assert(U::QUEUE >= U::STAGES / LENGTH + 3, "an item for each that somebody is at, and one announced");
   // Tiles of tokens that products of so many rows have.
   static __device__ __forceinline__ int tiles(int rows) { return rows > 64 ? (rows + 15) / 16 * 2 : (rows + 7) / 8; }
@@ -90,7 +91,8 @@ __device__ __forceinline__ void announce(const int32_t* slabs, int total, int32_
     }
     if (lane == 0) reinterpret_cast<int4*>(S::queue())[at.slot] = make_int4(item.first, item.rows, item.step, item.expert);
     __syncwarp();
-    if (ptx::elect_one()) {
+    const bool one = ptx::elect_one();
+    if (one) {
       constexpr int BYTES = U::RUN * F::ROWS;
       ptx::copies_after_accesses();
       ptx::barrier_arrive_expect(S::told() + at.slot, real ? BYTES : 0);
@@ -98,6 +100,7 @@ __device__ __forceinline__ void announce(const int32_t* slabs, int total, int32_
         ptx::bulk_load(S::row_exponents() + at.slot * BYTES, exponents + int64_t(item.expert) * (U::UNITS * UNIT_ROWS) + item.step * BYTES, BYTES,
                        S::told() + at.slot);
     }
+    if (ptx::EVERY_LANE_ARRIVES && !one) ptx::barrier_arrive(S::told() + at.slot);
     if (!real) return;
     if (lane == 0) index = int(gridDim.x) + atomicAdd(counter, 1);
     index = __shfl_sync(0xffffffffu, index, 0);
@@ -130,7 +133,6 @@ __device__ __forceinline__ void bring_folded_weights(const unsigned char* weight
         for (int u = 0; u < F::UNITS; ++u)
           ptx::bulk_load(to + u * F::UNIT_BYTES, from + u * (F::K_STAGES * F::UNIT_BYTES), F::UNIT_BYTES, S::full() + at.slot, policy);
       }
-    ptx::barrier_arrive(S::done() + turn.slot);
   }
 }
 
@@ -169,7 +171,6 @@ __device__ __forceinline__ void bring_folded_rows(int own, const __half* values)
       for (int i = 0; i < F::BRINGERS; ++i) at.next();
     }
     own -= F::LENGTH;
-    ptx::barrier_arrive_warp(S::done() + turn.slot, lane);
   }
 }
 
@@ -283,8 +284,7 @@ __device__ __forceinline__ void folded_warpgroup_products(const void* weights, c
       ptx::barrier_init(S::vacant() + i, ptx::warp_arrivals(F::WARPS));
     }
     for (int i = 0; i < U::QUEUE; ++i)
-      // Whoever reads an announcement says when it has: those that compute, those that bring rows, and the lane that brings weights.
-      ptx::barrier_init(S::told() + i, 1), ptx::barrier_init(S::done() + i, ptx::warp_arrivals(F::WARPS + F::BRINGERS) + 1);
+      ptx::barrier_init(S::told() + i, ptx::warp_arrivals(1)), ptx::barrier_init(S::done() + i, ptx::warp_arrivals(F::WARPS));
     ptx::barriers_ready();
   }
   __syncthreads();
