@@ -124,9 +124,9 @@ impl Profile {
         profiles
     }
 
-    /// The profile called `name`.
+    /// The profile called `name`: one of a release, or [`Profile::small`].
     pub fn named(name: &str) -> Option<Self> {
-        Self::all().into_iter().find(|profile| profile.name == name)
+        Self::all().into_iter().chain([Self::small()]).find(|profile| profile.name == name)
     }
 
     /// Kimi K2.6 with its published DFlash drafter.
@@ -172,6 +172,30 @@ impl Profile {
             dense_width: 512,
             vocab: 4352,
             drafter: Some(Drafter { heads: 4, kv_heads: 2, head_dim: 64, width: 768, block: 8, taps: 4 }),
+        }
+    }
+
+    /// K2.6's layers in small, no model's and in no release: nearly every variant of every family, sums of several segments among them,
+    /// in launches that a sanitizer gets through. A rank has eight experts.
+    fn small() -> Self {
+        Self {
+            name: "small-ep16".to_owned(),
+            tp: 1,
+            ep: 16,
+            hidden: 2048,
+            q_lora_rank: 256,
+            kv_lora_rank: 512,
+            heads: 8,
+            nope_dim: 128,
+            rope_dim: 64,
+            value_dim: 128,
+            experts: 128,
+            experts_per_token: 4,
+            expert_width: 256,
+            shared_experts: 1,
+            dense_width: 7232,
+            vocab: 640,
+            drafter: Some(Drafter { heads: 16, kv_heads: 2, head_dim: 128, width: 512, block: 8, taps: 2 }),
         }
     }
 

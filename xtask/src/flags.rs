@@ -16,6 +16,8 @@ usage: cargo xtask <command>
       --check              also: generated code fresh, registers and spills within kernel-gen/ratchets.json
       --update-ratchets    write what was measured into kernel-gen/ratchets.json
       --keep-sources       leave the generated .cu files in target/kernels/sources
+      --every-lane-arrives build images for racecheck instead, into target/kernels/every-lane-arrives, with bundles
+                           of the given families alone (docs/kernels/README.md, 5)
   codegen         write the generated launchers of crates/kd-kernels
       --check              fail if they are not fresh, write nothing
   gpu-bundle      pack the GPU tests, kd and kernels for a GPU machine without Rust
@@ -49,6 +51,7 @@ pub(crate) struct BuildOptions {
     pub(crate) check: bool,
     pub(crate) update_ratchets: bool,
     pub(crate) keep_sources: bool,
+    pub(crate) every_lane_arrives: bool,
 }
 
 /// Flags of `gpu-bundle`.
@@ -88,8 +91,12 @@ fn build_options(arguments: &[String]) -> Result<BuildOptions, String> {
             "--check" => options.check = true,
             "--update-ratchets" => options.update_ratchets = true,
             "--keep-sources" => options.keep_sources = true,
+            "--every-lane-arrives" => options.every_lane_arrives = true,
             other => return Err(format!("`build-kernels` does not take `{other}`")),
         }
+    }
+    if options.every_lane_arrives && (options.check || options.update_ratchets) {
+        return Err("ratchets are of a release's images, not of --every-lane-arrives".to_owned());
     }
     if options.archs.is_empty() {
         options.archs = ARCHS.to_vec();
@@ -193,6 +200,7 @@ mod tests {
     fn mistakes_are_named() {
         assert!(parsed("build-kernels --arch sm_80").unwrap_err().contains("known: sm_120, sm_90a"));
         assert!(parsed("build-kernels --profile").unwrap_err().contains("needs a value"));
+        assert!(parsed("build-kernels --every-lane-arrives --check").unwrap_err().contains("ratchets"));
         assert!(parsed("gpu-bundle --kd").unwrap_err().contains("does not take `--kd`"));
         assert!(parsed("codegen --chek").unwrap_err().contains("--chek"));
         assert!(parsed("deploy").unwrap_err().contains("deploy"));

@@ -31,6 +31,9 @@ pub struct Header {
     pub kind: String,
     /// The compiler's build.
     pub toolchain: String,
+    /// Whether every lane of a warp arrives at a barrier where one stands for it: images for racecheck, not for serving.
+    #[serde(default)]
+    pub every_lane_arrives: bool,
     /// Bytes of the payload.
     pub payload: u64,
     /// One row per image.

@@ -116,10 +116,7 @@ struct Wide {
   __device__ __forceinline__ static uint64_t* weighed() { return S::ready() + 2; }
   // FP8: all warps have made values of a step's codes.
   __device__ __forceinline__ static uint64_t* expanded() { return S::ready() + 3; }
-  __device__ __forceinline__ void tell(uint64_t* barrier) const {
-    __syncwarp();
-    if (lane == 0) ptx::barrier_arrive(barrier);
-  }
+  __device__ __forceinline__ void tell(uint64_t* barrier) const { ptx::barrier_arrive_warp(barrier, lane); }
   // Scores of the eight rows that this warp weighs.
   __device__ __forceinline__ void take_scores(float (&s)[4]) const {
     float4 part[4];

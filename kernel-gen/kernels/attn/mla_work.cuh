@@ -256,9 +256,9 @@ struct Feed {
   __device__ __forceinline__ static void prepare() {
     for (int slot = 0; slot < U::ST; ++slot) ptx::barrier_init(S::arrived() + slot, U::BLOCK / 32);
     if constexpr (U::MT > 0) {
-      ptx::barrier_init(S::ready(), 4), ptx::barrier_init(S::ready() + 1, 4);
-      ptx::barrier_init(S::ready() + 2, 8);
-      if constexpr (U::FP8) ptx::barrier_init(S::ready() + 3, 8);
+      const auto warps = [](int barrier, int count) { ptx::barrier_init(S::ready() + barrier, ptx::warp_arrivals(count)); };
+      warps(0, 4), warps(1, 4), warps(2, 8);
+      if constexpr (U::FP8) warps(3, 8);
     }
     ptx::barriers_ready();
   }

@@ -104,7 +104,7 @@ __device__ __forceinline__ void dense_mid(const ptx::TensorMap& x, const ptx::Te
   const int row = blockIdx.z * U::ROWS, token = blockIdx.y * U::TOKENS;
   if (threadIdx.x < U::SLOTS) {
     ptx::barrier_init(S::full() + threadIdx.x, 1);
-    ptx::barrier_init(S::empty() + threadIdx.x, At::CONSUMERS / 32);
+    ptx::barrier_init(S::empty() + threadIdx.x, ptx::warp_arrivals(At::CONSUMERS / 32));
     ptx::barriers_ready();
   }
   __syncthreads();

@@ -117,10 +117,7 @@ __device__ __forceinline__ void consume(uint32_t ring, End end) {
 #pragma unroll 1
   for (int step = 0; step < At::STEPS; ++step) {
     const int after = slot + 1 == U::SLOTS ? 0 : slot + 1, after_parity = after == 0 ? parity ^ 1 : parity;
-    const auto release = [&] {
-      __syncwarp();
-      if (threadIdx.x % 32 == 0) ptx::barrier_arrive(S::empty() + slot);
-    };
+    const auto release = [&] { ptx::barrier_arrive_warp(S::empty() + slot, threadIdx.x % 32); };
 #pragma unroll
     for (int k16 = 0; k16 < U::STEP / 16; ++k16) {
       const bool last = k16 + 1 == U::STEP / 16;  // what is loaded behind the last block is not used
@@ -197,7 +194,7 @@ __device__ __forceinline__ void stream(const __nv_bfloat16* x, const __nv_bfloat
   const int row = tile * U::ROWS, token = blockIdx.y * U::TOKENS;
   if (threadIdx.x < U::SLOTS) {
     ptx::barrier_init(S::full() + threadIdx.x, 32 * (U::FEEDERS + 1));
-    ptx::barrier_init(S::empty() + threadIdx.x, At::CONSUMERS / 32);
+    ptx::barrier_init(S::empty() + threadIdx.x, ptx::warp_arrivals(At::CONSUMERS / 32));
   }
   __syncthreads();
   ptx::grid_dependency_launch();

@@ -122,7 +122,7 @@ __device__ __forceinline__ void dense_many(const ptx::TensorMap& x, const ptx::T
   const int warp = threadIdx.x / 32;
   if (threadIdx.x < U::SLOTS) {
     ptx::barrier_init(S::full() + threadIdx.x, 1);
-    ptx::barrier_init(S::empty() + threadIdx.x, U::WARPS);
+    ptx::barrier_init(S::empty() + threadIdx.x, ptx::warp_arrivals(U::WARPS));
     ptx::barriers_ready();
   }
   __syncthreads();
@@ -165,8 +165,7 @@ __device__ __forceinline__ void dense_many(const ptx::TensorMap& x, const ptx::T
           if (k16 == 0 && pair == 0 && (step > 0 || unit > run.first) && warp == 0) filler.next();
         }
       }
-      __syncwarp();
-      if (threadIdx.x % 32 == 0) ptx::barrier_arrive(S::empty() + slot);
+      ptx::barrier_arrive_warp(S::empty() + slot, threadIdx.x % 32);
       slot = after, parity = after_parity;
     }
     if (unit + 1 == run.end) ptx::grid_dependency_launch();

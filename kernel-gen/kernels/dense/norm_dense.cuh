@@ -41,8 +41,7 @@ __device__ __forceinline__ void consume(const __nv_bfloat16* x, float (&sum)[4])
 #pragma unroll
     for (int i = 0; i < 4; ++i)
       ptx::mma_16816_bf16(sum, a[i][0], a[i][1], a[i][2], a[i][3], b[i / 2][2 * (i % 2)], b[i / 2][2 * (i % 2) + 1]);
-    __syncwarp();
-    if (lane == 0) ptx::barrier_arrive(S::empty() + slot);
+    ptx::barrier_arrive_warp(S::empty() + slot, lane);
     if (++slot == U::SLOTS) slot = 0, parity ^= 1;
   }
 }
@@ -59,7 +58,7 @@ __device__ __forceinline__ void norm_dense(const __nv_bfloat16* h, const __nv_bf
   const int64_t token = blockIdx.y;
   if (threadIdx.x < U::SLOTS) {
     ptx::barrier_init(S::full() + threadIdx.x, 32 * U::FEEDERS);
-    ptx::barrier_init(S::empty() + threadIdx.x, U::WARPS);
+    ptx::barrier_init(S::empty() + threadIdx.x, ptx::warp_arrivals(U::WARPS));
   }
   if (threadIdx.x < 4) S::zeros()[threadIdx.x] = 0;
   __syncthreads();

@@ -154,8 +154,7 @@ __device__ __forceinline__ void folded_product(Supply& supply, int& n, Store sto
                         sum);
     // In front of the release: then whoever brings the next stage knows that this one is under way.
     if ((n + F::AHEAD) % U::WARPS == warp) supply.bring(n + F::AHEAD);
-    __syncwarp();
-    if (lane == 0) ptx::barrier_arrive(S::vacant() + slot);
+    ptx::barrier_arrive_warp(S::vacant() + slot, lane);
     ++n;
   } while (n % F::K_STAGES != 0);
   // The queue still has it, for nobody brings more than STAGES stages after the last that this warp has released.
@@ -175,7 +174,7 @@ __device__ __forceinline__ void folded_products(const void* weights, const uint8
     for (int i = 0; i < U::STAGES; ++i) {
       // Every lane of the warp that brings it, and the bytes of the weights.
       ptx::barrier_init(S::full() + i, 33);
-      ptx::barrier_init(S::vacant() + i, U::WARPS);
+      ptx::barrier_init(S::vacant() + i, ptx::warp_arrivals(U::WARPS));
     }
     ptx::barriers_ready();
   }

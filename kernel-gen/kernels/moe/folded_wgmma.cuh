@@ -91,7 +91,8 @@ __device__ __forceinline__ void announce(const int32_t* slabs, int total, int32_
     }
     if (lane == 0) reinterpret_cast<int4*>(S::queue())[at.slot] = make_int4(item.first, item.rows, item.step, item.expert);
     __syncwarp();
-    if (ptx::elect_one()) {
+    const bool one = ptx::elect_one();
+    if (one) {
       constexpr int BYTES = U::RUN * F::ROWS;
       ptx::copies_after_accesses();
       ptx::barrier_arrive_expect(S::told() + at.slot, real ? BYTES : 0);
@@ -99,6 +100,7 @@ __device__ __forceinline__ void announce(const int32_t* slabs, int total, int32_
         ptx::bulk_load(S::row_exponents() + at.slot * BYTES, exponents + int64_t(item.expert) * (U::UNITS * UNIT_ROWS) + item.step * BYTES, BYTES,
                        S::told() + at.slot);
     }
+    if (ptx::EVERY_LANE_ARRIVES && !one) ptx::barrier_arrive(S::told() + at.slot);
     if (!real) return;
     if (lane == 0) index = int(gridDim.x) + atomicAdd(counter, 1);
     index = __shfl_sync(0xffffffffu, index, 0);
@@ -245,8 +247,7 @@ __device__ __forceinline__ void folded_product(Place<U::STAGES>& at, const uint3
     at.next();
     // Nothing outstanding over the end of the loop: the compiler would let all products wait for each other.
     ptx::wgmma_wait<0>();
-    __syncwarp();
-    if (lane == 0) ptx::barrier_arrive(S::vacant() + slot);
+    ptx::barrier_arrive_warp(S::vacant() + slot, lane);
     // Not before: a stage is not kept until another has come.
     if constexpr (decltype(more)::value) enter();
   };
@@ -280,9 +281,10 @@ __device__ __forceinline__ void folded_warpgroup_products(const void* weights, c
     for (int i = 0; i < U::STAGES; ++i) {
       // Every lane of the warp that brings rows, and the bytes of the weights.
       ptx::barrier_init(S::full() + i, 33);
-      ptx::barrier_init(S::vacant() + i, F::WARPS);
+      ptx::barrier_init(S::vacant() + i, ptx::warp_arrivals(F::WARPS));
     }
-    for (int i = 0; i < U::QUEUE; ++i) ptx::barrier_init(S::told() + i, 1), ptx::barrier_init(S::done() + i, F::WARPS);
+    for (int i = 0; i < U::QUEUE; ++i)
+      ptx::barrier_init(S::told() + i, ptx::warp_arrivals(1)), ptx::barrier_init(S::done() + i, ptx::warp_arrivals(F::WARPS));
     ptx::barriers_ready();
   }
   __syncthreads();
@@ -319,8 +321,7 @@ __device__ __forceinline__ void folded_warpgroup_products(const void* weights, c
         store(turn.slot, item, item.step * U::RUN + step, exponents_of_step, sum);
       }
     });
-    __syncwarp();
-    if (lane == 0) ptx::barrier_arrive(S::done() + turn.slot);
+    ptx::barrier_arrive_warp(S::done() + turn.slot, lane);
   }
 }
 

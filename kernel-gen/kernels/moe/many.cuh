@@ -193,8 +193,7 @@ __device__ __forceinline__ void many_product(Supplies& supply, int& n, Store sto
                         S::row_starts() + slot * 4 * U::SLAB, sum);
       // In front of the release: then whoever brings the next stage knows that this one is under way.
       if ((n + M::AHEAD) % U::WARPS == warp) supply.bring(n + M::AHEAD);
-      __syncwarp();
-      if (lane == 0) ptx::barrier_arrive(S::vacant() + slot);
+      ptx::barrier_arrive_warp(S::vacant() + slot, lane);
       ++n;
     } while (n % M::A_SEGMENT != 0);
     const int segment = (n / M::A_SEGMENT - 1) % U::SEGS;
@@ -225,7 +224,7 @@ __device__ __forceinline__ void many_products(const void* weights, const Order& 
     for (int i = 0; i < U::STAGES; ++i) {
       // Every lane of the warp that brings it, and the bytes of the weights.
       ptx::barrier_init(S::full() + i, 33);
-      ptx::barrier_init(S::vacant() + i, U::WARPS);
+      ptx::barrier_init(S::vacant() + i, ptx::warp_arrivals(U::WARPS));
     }
     ptx::barriers_ready();
   }

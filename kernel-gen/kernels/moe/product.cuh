@@ -148,8 +148,7 @@ __device__ __forceinline__ void product(R& ring, Joint<U>& joint, Rows<NT>& rows
 #pragma unroll
       for (int m = 0; m < 2; ++m)
         joint.sums[(segment * 2 + m) * 32 + lane] = make_float4(sum[m][j][0], sum[m][j][1], sum[m][j][2], sum[m][j][3]);
-      __syncwarp();
-      if (lane == 0) ptx::barrier_arrive(joint.full);
+      ptx::barrier_arrive_warp(joint.full, lane);
       // Two warps of the team in turn.
       const int m = (segment - joint.turn + U::SEGS) % U::SEGS;
       if (m < 2) {
@@ -164,7 +163,7 @@ __device__ __forceinline__ void product(R& ring, Joint<U>& joint, Rows<NT>& rows
         store(m, j, out);
         __syncwarp();
       }
-      if (lane == 0) ptx::barrier_arrive(joint.empty);
+      ptx::barrier_arrive_met(joint.empty, lane);
       joint.parity ^= 1;
       joint.turn = (joint.turn + 2) % U::SEGS;
     }
@@ -220,8 +219,8 @@ __device__ __forceinline__ int share_of_cta() {
 template <class U>
 __device__ __forceinline__ void joint_barriers(uint64_t* joints) {
   if (threadIdx.x % (32 * U::SEGS) != 0) return;
-  ptx::barrier_init(joints + threadIdx.x / (32 * U::SEGS) * 2, U::SEGS);
-  ptx::barrier_init(joints + threadIdx.x / (32 * U::SEGS) * 2 + 1, U::SEGS);
+  ptx::barrier_init(joints + threadIdx.x / (32 * U::SEGS) * 2, ptx::warp_arrivals(U::SEGS));
+  ptx::barrier_init(joints + threadIdx.x / (32 * U::SEGS) * 2 + 1, ptx::warp_arrivals(U::SEGS));
 }
 
 template <class U>

@@ -215,8 +215,10 @@ struct Choices {
     if (threadIdx.x == 0) {
       ptx::barrier_init(S::ready(), 1);
       ptx::barriers_ready();
-      ptx::barrier_arrive_expect(S::ready(), U::TOKENS * U::ROWS * 4);
     }
+    // Racecheck holds the same thread's next access against it.
+    if (ptx::EVERY_LANE_ARRIVES) __syncthreads();
+    if (threadIdx.x == 0) ptx::barrier_arrive_expect(S::ready(), U::TOKENS * U::ROWS * 4);
     __syncthreads();
     ptx::cluster_arrive();
   }

@@ -179,10 +179,7 @@ __device__ __forceinline__ void warpgroup_product(Place<U::STAGES>& at, const ui
             }
             const uint32_t scale = c ? scales[m].y : scales[m].x;
             low = __uint_as_float(scale << 16), high = __uint_as_float(scale & 0xffff0000u);
-            if (d > 0 && c + m == 0) {
-              __syncwarp();
-              if (lane == 0) ptx::barrier_arrive(S::vacant() + before);
-            }
+            if (d > 0 && c + m == 0) ptx::barrier_arrive_warp(S::vacant() + before, lane);
           }
         before = at.slot;
         at.next();
@@ -191,8 +188,7 @@ __device__ __forceinline__ void warpgroup_product(Place<U::STAGES>& at, const ui
       ptx::wgmma_wait<0>();
       ptx::pin(part[1]);
       scaled(TILES - 1, part[1]);
-      __syncwarp();
-      if (lane == 0) ptx::barrier_arrive(S::vacant() + before);
+      ptx::barrier_arrive_warp(S::vacant() + before, lane);
     }
     if constexpr (U::SEGS > 1) {
 #pragma unroll
@@ -222,7 +218,7 @@ __device__ __forceinline__ void warpgroup_products(const void* weights, const Or
     for (int i = 0; i < U::STAGES; ++i) {
       // Every lane of the warp that brings it, and the bytes of the weights.
       ptx::barrier_init(S::full() + i, 33);
-      ptx::barrier_init(S::vacant() + i, W::WARPS);
+      ptx::barrier_init(S::vacant() + i, ptx::warp_arrivals(W::WARPS));
     }
     ptx::barriers_ready();
     *reinterpret_cast<uint4*>(S::bias()) = make_uint4(INT4_BIAS, INT4_BIAS, INT4_BIAS_HIGH, INT4_BIAS_HIGH);

@@ -110,8 +110,7 @@ __device__ __forceinline__ void wide_product(typename Wide<U>::Own& ring, B& bri
         tokens(2 * b + 1, second), start_of<NT>(second, bias, start);
         multiply<NT>({words[0].z, words[1].z}, {words[0].w, words[1].w}, {scales[0].y, scales[1].y}, second, start, sum);
       }
-      __syncwarp();
-      if (lane == 0) ptx::barrier_arrive(S::vacant() + ring.slot);
+      ptx::barrier_arrive_warp(S::vacant() + ring.slot, lane);
       bringer.bring(ring.slot_before(), ring.slot == 0 ? ring.parity : ring.parity ^ 1);
       ring.pop();
     }
@@ -144,7 +143,7 @@ __device__ __forceinline__ void wide_products(const void* weights, const Lists& 
   if (threadIdx.x == 0) {
     for (int i = 0; i < U::STAGES; ++i) {
       ptx::barrier_init(S::landed() + i, 32 * U::WARPS);
-      ptx::barrier_init(S::vacant() + i, U::WARPS);
+      ptx::barrier_init(S::vacant() + i, ptx::warp_arrivals(U::WARPS));
     }
     *reinterpret_cast<uint4*>(S::bias()) = make_uint4(INT4_BIAS, INT4_BIAS, INT4_BIAS_HIGH, INT4_BIAS_HIGH);
   }

@@ -19,6 +19,26 @@ __device__ __forceinline__ void barrier_arrive(uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
+// How many arrivals `warps` warps are, each by `barrier_arrive_warp`. In a build for racecheck, which follows a barrier only for threads
+// that arrive at it themselves, every lane arrives (docs/kernels/README.md, 5).
+#ifdef KD_EVERY_LANE_ARRIVES
+constexpr bool EVERY_LANE_ARRIVES = true;
+#else
+constexpr bool EVERY_LANE_ARRIVES = false;
+#endif
+__host__ __device__ constexpr uint32_t warp_arrivals(uint32_t warps) { return EVERY_LANE_ARRIVES ? 32 * warps : warps; }
+
+// Arrives for the calling warp, whose lanes have met since the last access that it stands for. `lane` is the caller's own.
+__device__ __forceinline__ void barrier_arrive_met(uint64_t* barrier, int lane) {
+  if (EVERY_LANE_ARRIVES || lane == 0) barrier_arrive(barrier);
+}
+
+// The same for lanes that have yet to meet: what all of them did before is ordered in front of the arrival.
+__device__ __forceinline__ void barrier_arrive_warp(uint64_t* barrier, int lane) {
+  __syncwarp();
+  barrier_arrive_met(barrier, lane);
+}
+
 // Arrives, and makes the phase wait for `bytes` bytes of copies besides.
 __device__ __forceinline__ void barrier_arrive_expect(uint64_t* barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)

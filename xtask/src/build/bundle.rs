@@ -29,6 +29,9 @@ pub(crate) struct Header {
     /// `cubin` or `ptx`.
     pub(crate) kind: String,
     pub(crate) toolchain: String,
+    /// Whether every lane of a warp arrives where one stands for it: images for racecheck.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) every_lane_arrives: bool,
     /// Bytes of the payload before compression.
     pub(crate) payload: u64,
     pub(crate) units: Vec<Row>,
@@ -123,6 +126,7 @@ mod tests {
             arch: "sm_90a".to_owned(),
             kind: "cubin".to_owned(),
             toolchain: "t".to_owned(),
+            every_lane_arrives: false,
             payload: 0,
             units: vec![row("first"), row("second")],
         };
@@ -141,6 +145,10 @@ mod tests {
             assert_eq!((&row.constants, row.registers), (&written.constants, written.registers));
         }
         assert_eq!(as_written["units"][1]["offset"], 9);
+        assert!(as_written.get("every_lane_arrives").is_none(), "bundles of a release do not speak of it");
+        let checked = encode(&Header { every_lane_arrives: true, ..header }, &images).expect("encoded");
+        let checked = kd_kernels::Bundle::parse("test.kdb".as_ref(), &checked).expect("read");
+        assert!(checked.header().every_lane_arrives && !read.header().every_lane_arrives);
         assert_eq!(read.header().units.len(), 2);
         let stored = stored(&bytes).expect("stored");
         assert!(stored.windows(images[0].len()).any(|window| window == images[0]), "found as it is");

@@ -17,6 +17,8 @@ use crate::toolchain::Toolchain;
 const CUDA_FLAGS: [&str; 5] =
     ["-std=c++17", "-O3", "-Werror=all-warnings", "--extra-device-vectorization", "-ptx"];
 const PTXAS_FLAGS: [&str; 3] = ["-O3", "-v", "--warning-as-error"];
+/// Images for racecheck (`kernels/ptx/bulk.cuh`), whose reports name lines. They stay where they were built.
+const EVERY_LANE_ARRIVES: [&str; 2] = ["-DKD_EVERY_LANE_ARRIVES", "-lineinfo"];
 const SOURCE: &str = "unit.cu";
 const LAYOUT: &str = "unit.layout.cuh";
 const PTX: &str = "unit.ptx";
@@ -39,12 +41,28 @@ pub(crate) struct Compiler {
     toolchain: Toolchain,
     kernels: PathBuf,
     out: PathBuf,
+    every_lane_arrives: bool,
 }
 
 impl Compiler {
     /// Compiles templates of `kernels`; keeps everything it writes below `out`.
     pub(crate) fn new(toolchain: Toolchain, kernels: PathBuf, out: PathBuf) -> Self {
-        Self { toolchain, kernels, out }
+        Self { toolchain, kernels, out, every_lane_arrives: false }
+    }
+
+    /// The compiler of images in which every lane of a warp arrives where one stands for it.
+    pub(crate) fn for_racecheck(self) -> Self {
+        Self { every_lane_arrives: true, ..self }
+    }
+
+    /// Whether it is [`Compiler::for_racecheck`].
+    pub(crate) fn every_lane_arrives(&self) -> bool {
+        self.every_lane_arrives
+    }
+
+    fn cuda_flags(&self) -> Vec<&'static str> {
+        let further: &[&str] = if self.every_lane_arrives { &EVERY_LANE_ARRIVES } else { &[] };
+        [&CUDA_FLAGS, further].concat()
     }
 
     /// Where bundles and the manifest go.
@@ -72,7 +90,7 @@ impl Compiler {
             paths::write_atomic(&folder.join(format!("{}.layout.cuh", unit.name)), layout.as_bytes())?;
         }
         let includes = key::includes(&self.kernels, &family.template)?;
-        let flags = [&CUDA_FLAGS[..], &PTXAS_FLAGS[..]].concat().join(" ");
+        let flags = [self.cuda_flags(), PTXAS_FLAGS.to_vec()].concat().join(" ");
         let instructions = family.sass.join(" ");
         let own = [
             ("toolchain", self.version()),
@@ -125,7 +143,7 @@ impl Compiler {
     fn to_ptx(&self, work: &Path, arch: &Arch) -> Result<String> {
         let kernels = fs::canonicalize(&self.kernels).unwrap_or_else(|_| self.kernels.clone());
         let mut nvcc = Command::new(&self.toolchain.nvcc);
-        nvcc.args(CUDA_FLAGS).arg("-I").arg(kernels).arg(format!("-arch={}", arch.compute));
+        nvcc.args(self.cuda_flags()).arg("-I").arg(kernels).arg(format!("-arch={}", arch.compute));
         run(nvcc.args(["-o", PTX, SOURCE]).current_dir(work))
     }
 
@@ -146,6 +164,9 @@ impl Compiler {
     fn to_sass(&self, work: &Path, arch: &Arch) -> Result<String> {
         let mut ptxas = Command::new(self.toolchain.nvcc.with_file_name("ptxas"));
         ptxas.args(PTXAS_FLAGS).arg(format!("-arch={}", arch.name));
+        if self.every_lane_arrives {
+            ptxas.arg("-lineinfo");
+        }
         run(ptxas.args(["-o", CUBIN, PTX]).current_dir(work))
     }
 }

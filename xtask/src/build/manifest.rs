@@ -54,6 +54,7 @@ pub(crate) fn write_bundles(
                 arch: arch.to_owned(),
                 kind: kind.to_owned(),
                 toolchain: compiler.version().to_owned(),
+                every_lane_arrives: compiler.every_lane_arrives(),
                 payload: 0,
                 units: members.iter().map(|(job, image)| row(job, image)).collect::<Result<_>>()?,
             };

@@ -49,13 +49,12 @@ pub(crate) fn run(options: &BuildOptions) -> Result<()> {
     }
     // Everything that a declaration can get wrong is found here, before a compiler is looked for.
     let (jobs, wanted) = plan(&catalog, options)?;
-    let compiler =
-        Compiler::new(Toolchain::find_or_install()?, kernels_dir(), paths::target().join("kernels"));
+    let compiler = compiler(Toolchain::find_or_install()?, options.every_lane_arrives);
     let (images, compiled) = compile_all(&compiler, &jobs, options.keep_sources)?;
 
     let rows: Vec<table::Row<'_>> = jobs.iter().filter_map(|job| row(job, &images)).collect();
     print!("{}", table::render(&rows));
-    let written = if options.families.is_empty() {
+    let written = if options.families.is_empty() || options.every_lane_arrives {
         manifest::write_bundles(&compiler, &jobs, &wanted, &images)?
     } else {
         println!("--family given: no bundle written");
@@ -70,6 +69,16 @@ pub(crate) fn run(options: &BuildOptions) -> Result<()> {
     let (images, seconds) = (images.len(), begun.elapsed().as_secs_f64());
     println!("{images} images, {compiled} compiled, {written} files written, {seconds:.1} s");
     Ok(())
+}
+
+/// The compiler of a release, or of images for racecheck, which have a folder of their own: nothing looks there unless it is told.
+fn compiler(toolchain: Toolchain, every_lane_arrives: bool) -> Compiler {
+    let kernels = paths::target().join("kernels");
+    if every_lane_arrives {
+        Compiler::new(toolchain, kernels_dir(), kernels.join("every-lane-arrives")).for_racecheck()
+    } else {
+        Compiler::new(toolchain, kernels_dir(), kernels)
+    }
 }
 
 /// The units of one bundle: profile, architecture, unit names in declaration order.
