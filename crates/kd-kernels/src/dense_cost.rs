@@ -45,8 +45,9 @@ impl Tiling {
 
     /// What a product costs, in rows of shared memory: a step copies a tile's blocks there, and each warpgroup reads its 64
     /// rows and all tokens, 128 bytes a row and cycle. The tensor cores need less time than that. A row of zeros behind the
-    /// last token takes longer than a row that is read; the tile with most of them decides where all tiles are one round. Where that is less than the weights need from memory, these decide, and
-    /// SMs without a tile slow them down by half of their share. Equals differ by what they cost without the memory.
+    /// last token takes longer than a row that is read; the tile with most of them decides where all tiles are one round. Where
+    /// that is less than the weights need from memory, these decide, and SMs without a tile slow them down by half of their
+    /// share. Equals differ by what they cost without the memory.
     pub(crate) fn cost(&self, m: i64, n: i64) -> (i64, i64) {
         let groups = ceil_div(m, self.tokens * self.share);
         let tiles = groups.saturating_mul(ceil_div(n, self.rows));

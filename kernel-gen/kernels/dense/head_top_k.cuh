@@ -173,13 +173,19 @@ struct Best {
   }
 };
 
-// Rows of which too much reaches the floor, such as those with many equal logits: exactly K tiles, told apart like tokens.
+// Rows of which too much reaches the floor, such as those with many equal logits: exactly K tiles, told apart like tokens. They are
+// read once more, so that other rows need not keep theirs.
 template <class U, class S>
-__device__ __noinline__ void top_k_close(const Tiles<U>& tiles, const float* logits, Best<U> emit) {
+__device__ __noinline__ void top_k_close(const float* of_row, uint32_t floor, const float* logits, Best<U> emit) {
+  Tiles<U> tiles;
+  tiles.load(of_row);
+  __syncthreads();  // all have read how many were pooled
+  if (threadIdx.x == 0) S::count()[0] = 0;
   __syncthreads();
-  select<U, S, U::OWN>([&](int i) { return tiles.high[i]; },
-                       [&](int i) { return entry_of(tiles.high[i], uint32_t(__float_as_int(tiles.own[i].w))); },
-                       [&](int place, uint64_t entry) { S::list()[place] = entry == 0 ? -1 : int32_t(~uint32_t(entry)) / TILE; });
+  select_from<U, S, U::OWN>(
+      floor, [&](int i) { return tiles.high[i]; },
+      [&](int i) { return entry_of(tiles.high[i], uint32_t(__float_as_int(tiles.own[i].w))); },
+      [&](int place, uint64_t entry) { S::list()[place] = entry == 0 ? -1 : int32_t(~uint32_t(entry)) / TILE; });
   __syncthreads();
   float x[U::SCANNED];
   int first[U::SCANNED / 4];
@@ -235,7 +241,7 @@ __device__ __forceinline__ void lm_head_top_k(const float* logits, const float* 
   __syncthreads();
   const int pooled = S::count()[0];
   if (listed > U::ROOM || quads > U::ROOM || pooled > U::POOL)
-    head::top_k_close<U, S>(own, logits + row * U::V, emit);
+    head::top_k_close<U, S>(tiles + row * U::TILES * 4, floor, logits + row * U::V, emit);
   else
     rank_pooled<U, S>(pooled, emit);
 }

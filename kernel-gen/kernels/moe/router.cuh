@@ -14,7 +14,6 @@
 #include "ptx/pdl.cuh"
 #include "ptx/copy.cuh"
 
-
 namespace kd {
 namespace route {
 
@@ -289,11 +288,11 @@ struct Choices {
       ptx::cluster_sync();
     else
       __syncthreads();
-  score<U, S>(sums, token, expert, M);
+    score<U, S>(sums, token, expert, M);
     if (U::RANKS > 1 && !U::PUSH) ptx::cluster_arrive();
     const bool last = first < M && arrive_last(arrived + first, U::BLOCKS, S::flag());
     if (U::RANKS > 1 && !U::PUSH) ptx::cluster_wait();  // no CTA may leave, or use its shared memory anew, while its sums are read
-  if (!last) return;
+    if (!last) return;
     space += warp * (U::E + 64);
 #pragma unroll 1
     for (int round = 0; round < ROUNDS; ++round) {

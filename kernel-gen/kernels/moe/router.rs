@@ -23,15 +23,16 @@ family! { router, template "moe/router.cuh";
   launch  { grid (RANKS, BLOCKS, ceil_div(M, TOKENS)), block 32 * WARPS, cluster RANKS, pdl }
 }
 
-/// `router` for more rows on sm_90a alone, with the same bits: warpgroups multiply both operands from shared memory.
+/// `router` for more rows on sm_90a alone, with the same bits: warpgroups multiply both operands from shared memory. Not for experts
+/// that are no whole tiles of 128. Beside the ring of a96 shared memory has room for some 700 biases; more experts take g112.
 family! { router_wgmma, template "moe/router_wgmma.cuh";
   dims    { H = hidden, E = experts, T = experts_per_token }
-  variant h40  { ROWS = 64,  TOKENS = 40,  RANKS = 8, SLOTS = 14, WARPS = 5 }  on sm_90a when H % 1024 == 0 && E % 64 == 0 prefer M <= 40
-  variant h64  { ROWS = 64,  TOKENS = 64,  RANKS = 8, SLOTS = 12, WARPS = 9 }  on sm_90a when H % 1024 == 0 && E % 64 == 0 prefer M <= 128
-  variant h72  { ROWS = 64,  TOKENS = 72,  RANKS = 8, SLOTS = 11, WARPS = 9 }  on sm_90a when H % 1024 == 0 && E % 64 == 0 prefer M <= 144
+  variant h40  { ROWS = 64,  TOKENS = 40,  RANKS = 8, SLOTS = 14, WARPS = 5 }  on sm_90a when H % 1024 == 0 && E % 128 == 0 prefer M <= 40
+  variant h64  { ROWS = 64,  TOKENS = 64,  RANKS = 8, SLOTS = 12, WARPS = 9 }  on sm_90a when H % 1024 == 0 && E % 128 == 0 prefer M <= 128
+  variant h72  { ROWS = 64,  TOKENS = 72,  RANKS = 8, SLOTS = 11, WARPS = 9 }  on sm_90a when H % 1024 == 0 && E % 128 == 0 prefer M <= 144
   variant g56  { ROWS = 128, TOKENS = 56,  RANKS = 8, SLOTS = 8,  WARPS = 9 }  on sm_90a when H % 1024 == 0 && E % 128 == 0 prefer M <= 280
-  variant g112 { ROWS = 128, TOKENS = 112, RANKS = 8, SLOTS = 5,  WARPS = 14 } on sm_90a when H % 1024 == 0 && E % 128 == 0 prefer M <= 2240
-  variant a96  { ROWS = 128, TOKENS = 96,  RANKS = 1, SLOTS = 8,  WARPS = 12 } on sm_90a when H % 1024 == 0 && E % 128 == 0
+  variant a96  { ROWS = 128, TOKENS = 96,  RANKS = 1, SLOTS = 8,  WARPS = 12 } on sm_90a when H % 1024 == 0 && E % 128 == 0 && E <= 640 prefer M > 2240
+  variant g112 { ROWS = 128, TOKENS = 112, RANKS = 8, SLOTS = 5,  WARPS = 14 } on sm_90a when H % 1024 == 0 && E % 128 == 0
   const   { PUSH = RANKS / 8, STEP = 64, BLOCKS = E / ROWS, NT = TOKENS / 8, LINE = ROWS + 4, SHARE = TOKENS / RANKS,
             QUADS = ceil_div(E, 128) }
   require { T <= 32, T <= E, E <= 1024, 4 * TOKENS * LINE * (1 - PUSH) + 4 * WARPS * (E + 64) <= 128 * SLOTS * (ROWS + TOKENS),
