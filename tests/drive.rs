@@ -39,6 +39,8 @@ pub struct Answer {
     pub stats: StreamStats,
     /// Its rounds.
     pub rounds: Vec<Round>,
+    /// The step of each of them.
+    pub steps: Vec<usize>,
 }
 
 impl Answer {
@@ -89,7 +91,11 @@ pub fn run(engine: &mut Engine, arrivals: &[Arrival]) -> Vec<Answer> {
         }
         let step = engine.step();
         step.events.into_iter().for_each(|event| record(&mut answers, &index, event));
-        step.rounds.into_iter().for_each(|round| answers[index[&round.id]].rounds.push(round));
+        for round in step.rounds {
+            let answer = &mut answers[index[&round.id]];
+            answer.steps.push(now);
+            answer.rounds.push(round);
+        }
         if now >= last && engine.is_idle() {
             break;
         }

@@ -228,6 +228,22 @@ fn a_shape_that_head_queries_cannot_have_does_without_it() {
     assert!(!has(|profile| profile.nope_dim = 192));
 }
 
+/// Leaves are whole: their lengths double up to the longest, and regions of one length hold whole leaves.
+#[test]
+fn heads_that_would_cut_leaves_are_refused() {
+    let catalog = Catalog::read(&kernels_dir()).expect("the catalog");
+    // `head_values` is for few heads, of which none cuts a leaf.
+    for name in ["tree_mla", "tree_mla_fp8", "tree_mla_merge"] {
+        let family = catalog.family(name).expect("a family");
+        for (heads, unmet) in [(18, "SHORT % (2 * BASE) == 0"), (96, "2048 % BASE == 0")] {
+            let mut profile = Profile::named("k26-tp1").expect("a profile");
+            profile.heads = heads;
+            let message = expand(family, &profile).expect_err("leaves that are cut").to_string();
+            assert!(message.contains(&format!("requires {unmet}")), "{name} of {heads} heads: {message}");
+        }
+    }
+}
+
 proptest! {
     /// Any model shape that the requirements admit expands and fits both architectures, and emits the same text twice.
     #[test]

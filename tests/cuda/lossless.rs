@@ -1,5 +1,7 @@
 //! Speculation, company and chunking never change a token.
 
+use std::collections::BTreeMap;
+
 use kd_attn::KvCacheDtype;
 use kd_engine::{Request, SamplingParams, Speculation};
 use kd_tests::drive::{Answer, Arrival, run};
@@ -81,6 +83,19 @@ fn streams_that_outgrow_a_graphs_context_get_the_tokens_of_plain_decoding() {
     assert!(plain.iter().all(|answer| answer.end == Some(Ok(kd_engine::FinishReason::Length))));
     let answers = run(&mut engine, &with(Speculation::Tree { nodes: 40 }, &requests));
     assert_equal(&answers, &plain, "trees of 40 nodes");
+    // The longest context of each step of both streams, and its rows.
+    let of = |answer: &Answer| -> BTreeMap<usize, (usize, usize)> {
+        let sizes = answer.rounds.iter().map(|round| (round.start, round.tree.rows().len()));
+        answer.steps.iter().copied().zip(sizes).collect()
+    };
+    let (first, second) = (of(&answers[0]), of(&answers[1]));
+    let both = first.iter().filter_map(|(step, one)| Some((*one, *second.get(step)?)));
+    let steps: Vec<(usize, usize)> = both.map(|(one, two)| (one.0.max(two.0), one.1 + two.1)).collect();
+    // With 64 rows and fewer the tiles of both contexts are the same.
+    for (side, inside) in [("within", true), ("beyond", false)] {
+        let met = steps.iter().any(|&(context, rows)| rows > 64 && (context <= 1024) == inside);
+        assert!(met, "no round of more than 64 rows {side} 1,024 tokens: {steps:?}");
+    }
 }
 
 #[test]

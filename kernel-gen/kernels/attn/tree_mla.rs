@@ -20,7 +20,7 @@ family! { tree_mla, template "attn/tree_mla.cuh";
             W = C + R, STEP = 16, BOX = 32, FP8 = 0,
             KEY = 1 / CLUSTER * (2 * W + 16) + min(1, CLUSTER - 1) * 64 * (C / CLUSTER / 32 + ceil_div(R, 64)),
             NODES = ROWS / H + 2 }
-  require { C % 128 == 0, 512 % C == 0, R % 16 == 0, BASE <= 2048, SHORT % BASE == 0, NODES <= 32 }
+  require { C % 128 == 0, 512 % C == 0, R % 16 == 0, 2048 % BASE == 0, SHORT % (2 * BASE) == 0, NODES <= 32 }
   smem    { ring: u8[ST * 16 * KEY] align 1024, scores: f32[1024 * MT + NT * (256 * CLUSTER * CLUSTER + 1024 * (1 / CLUSTER))],
             weights: u16[max(8, 512 * MT + 256 * NT * (1 / CLUSTER))], keep: f32[max(64, 2 * ROWS * CLUSTER)],
             changed: u8[16], step: i32[64], work: i32[96], page: i32[128], paths: u64[8 * NODES], arrived: u64[ST], ready: u64[3], factor: f32[1],
@@ -42,7 +42,7 @@ family! { tree_mla_fp8, template "attn/tree_mla.cuh";
   variant n16 { MT = 0, NT = 2, ST = 4, CTAS = 1 } when H > 8 && H <= 16
   const   { BASE = 256 * max(1, H / 32), SHORT = 128 * max(16, H), ROWS = 16 * MT + 8 * NT, CLUSTER = 1,
             W = C + R, ENTRY = C + 2 * R + 16, FP8 = 1, KEY = 2 * W + 16, NODES = ROWS / H + 2 }
-  require { C % 128 == 0, 512 % C == 0, R % 16 == 0, BASE <= 2048, SHORT % BASE == 0, NODES <= 32 }
+  require { C % 128 == 0, 512 % C == 0, R % 16 == 0, 2048 % BASE == 0, SHORT % (2 * BASE) == 0, NODES <= 32 }
   smem    { ring: u8[ST * 16 * KEY] align 1024, scores: f32[1024 * MT + NT * 1280],
             weights: u16[max(8, 512 * MT + 256 * NT)], keep: f32[max(64, 2 * ROWS)],
             changed: u8[16], step: i32[64], work: i32[96], page: i32[128], paths: u64[8 * NODES], arrived: u64[ST], ready: u64[4], factor: f32[1],
@@ -63,7 +63,7 @@ family! { tree_mla_merge, template "attn/tree_mla_merge.cuh";
   variant rows { SPAN = 512, CTAS = 2 } when C % 512 == 0 prefer T * H >= 2112
   variant many { SPAN = 1024, CTAS = 2 } when 1024 % C == 0 && C < 1024
   const   { BASE = 256 * max(1, H / 32), SHORT = 128 * max(16, H), CLASSES = 8, ROWS = 16 }
-  require { C % 128 == 0 }
+  require { C % 128 == 0, 2048 % BASE == 0, SHORT % (2 * BASE) == 0 }
   smem    { sums: f32[max(4, SPAN % 1024 * CLASSES)], stream: i32[12 * CLASSES] }
   args    { part_o: f32[Z, C], part_ml: f32[Z, 2], starts: i32[B + 1], committed: i32[B], ancestors: u64[T, 2],
             queue: mut i32[1], y: mut bf16[T, H, C] }

@@ -19,16 +19,17 @@ pub(super) struct Buckets {
 }
 
 impl Buckets {
-    /// For up to `streams` streams of up to `1 + nodes` rows each that have up to `pages` pages.
-    pub(super) fn new(streams: usize, nodes: usize, pages: usize) -> Self {
+    /// For up to `streams` streams of up to `1 + nodes` rows each; no round has a bucket before [`with_contexts`](Self::with_contexts).
+    pub(super) fn new(streams: usize, nodes: usize) -> Self {
         let powers = (0..).map(|exponent| 1usize << exponent);
         let (rows, streams) = (up_to(streams * (1 + nodes)), reaching(powers, streams));
         let mut own = Self { rows, streams, nodes, pages: BTreeMap::new() };
-        own.pages = own.sizes().into_iter().map(|size| (size, vec![pages])).collect();
+        own.pages = own.sizes().into_iter().map(|size| (size, Vec::new())).collect();
         own
     }
 
-    /// The same with contexts apart, up to each of `contexts`, where attention does not work alike: `attention` says how it does.
+    /// The same for contexts up to the last of `contexts`, apart, up to each of them, where attention does not work alike: `attention`
+    /// says how it does.
     ///
     /// # Errors
     /// Those of `attention`.
@@ -150,7 +151,7 @@ mod tests {
     const CONTEXTS: [usize; 5] = [4, 16, 64, 256, 2048];
 
     fn contexts_apart(streams: usize, nodes: usize) -> Buckets {
-        Buckets::new(streams, nodes, 2048).with_contexts(&CONTEXTS, attention).expect("infallible")
+        Buckets::new(streams, nodes).with_contexts(&CONTEXTS, attention).expect("infallible")
     }
 
     #[test]

@@ -111,7 +111,8 @@ impl Passes {
             None => {
                 state.inputs.write(stream, tokens, segments)?;
                 state.inputs.write_moves(stream, &Move::all(segments)?)?;
-                let pages = state.limits().table_width();
+                let longest = segments.iter().map(|segment| segment.committed).max();
+                let pages = state.limits().pages_for(longest.unwrap_or_default());
                 let bucket = Bucket { rows: tokens.len(), streams: segments.len(), pages };
                 target.forward(stream, state, bucket, &OneRank)?;
                 target.commit(stream, state, tokens.len())?;

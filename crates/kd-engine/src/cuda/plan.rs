@@ -44,7 +44,7 @@ impl Plan {
         let longest = models.target.config().max_position_embeddings.div_ceil(PAGE_TOKENS);
         let pages = options.pages().max(1);
         let stream_pages = longest.clamp(1, pages);
-        let buckets = Buckets::new(options.slots(), nodes, stream_pages);
+        let buckets = Buckets::new(options.slots(), nodes);
         let chain = if deterministic { options.chunk(false) } else { 0 };
         let limits = Limits {
             rows: buckets.most_rows().max(buckets.most_streams() * rows).max(chain),

@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "head_values",
-    contract: "31d61416289cf947",
+    contract: "fff066a4e8f5dfb9",
     variants: &["t8"],
     cooperative: false,
     pdl: true,

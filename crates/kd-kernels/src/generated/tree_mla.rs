@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "tree_mla",
-    contract: "f8f20c3563d53786",
+    contract: "e955feff1fed58f7",
     variants: &["c8", "c16", "m64", "n8", "n16"],
     cooperative: false,
     pdl: true,

@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "tree_mla_fp8",
-    contract: "a73506b9989f7aaf",
+    contract: "3fba3d54c0269e22",
     variants: &["m64", "n8", "n16"],
     cooperative: false,
     pdl: true,

@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "tree_mla_merge",
-    contract: "77acbec73523324d",
+    contract: "166d91a0a845cb08",
     variants: &["few", "rows", "many"],
     cooperative: false,
     pdl: true,

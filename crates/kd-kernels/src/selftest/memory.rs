@@ -91,7 +91,20 @@ impl<T: Pod + DeviceRepr> Output<T> {
         stream: &Stream,
         shape: [usize; RANK],
     ) -> Result<TensorMut<'_, T, RANK>, KernelError> {
-        TensorMut::new(stream, self.slice.slice_mut(..self.rows * self.width), shape)
+        self.first(stream, self.rows, shape)
+    }
+
+    /// The first `rows` of them, as an operand of `shape`.
+    ///
+    /// # Errors
+    /// More rows than there are, a shape of another size.
+    pub fn first<const RANK: usize>(
+        &mut self,
+        stream: &Stream,
+        rows: usize,
+        shape: [usize; RANK],
+    ) -> Result<TensorMut<'_, T, RANK>, KernelError> {
+        TensorMut::new(stream, self.slice.slice_mut(..rows.min(self.rows) * self.width), shape)
     }
 
     /// The memory, guard row included.

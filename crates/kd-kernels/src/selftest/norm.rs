@@ -4,6 +4,7 @@ use cudarc::driver::CudaSlice;
 use half::bf16;
 use kd_tensor::ops;
 
+use super::memory::POISON;
 use super::{
     Bound, Failure, Outcome, Output, Random, Subject, Written, first_difference, gather, units, upload,
     verify,
@@ -31,7 +32,9 @@ pub(super) fn check(
     }
     for row in units(kernels, "add_rms_norm") {
         for parts in PARTS {
-            outcomes.extend(verify(&Norm::new(device, kernels, row, parts, most, seed)?, rows)?);
+            let norm = Norm::new(device, kernels, row, parts, most, seed)?;
+            outcomes.extend(verify(&norm, rows)?);
+            rows.iter().try_for_each(|rows| norm.taps_of_fewer_rows(*rows))?;
         }
     }
     Ok(outcomes)
@@ -125,6 +128,56 @@ impl Norm {
     }
 }
 
+impl Norm {
+    /// One launch whose first `tapped` rows are tapped.
+    fn launch_tapped(&self, memory: &mut Memory, tapped: usize) -> Result<(), KernelError> {
+        let (stream, shape) = (&self.stream, [memory.rows, self.width]);
+        let Some(kernel) = &self.fused else {
+            return self.launch_norm(memory.rows, &memory.h, &mut memory.y);
+        };
+        let args = add_rms_norm::Args {
+            h: memory.h.tensor(stream, shape)?,
+            parts: TensorRef::new(
+                stream,
+                memory.parts.as_view(),
+                [self.parts.len(), memory.rows, self.width],
+            )?,
+            gain: TensorRef::new(stream, self.gain.as_view(), [self.width])?,
+            eps: EPS,
+            early: 0,
+            tap: memory.tap.first(stream, tapped, [tapped, self.width])?,
+            y: memory.y.tensor(stream, shape)?,
+        };
+        kernel.launch(stream, Choice::Forced(&self.variant), args).map(drop)
+    }
+
+    /// A tap of half the rows holds these and no more.
+    fn taps_of_fewer_rows(&self, rows: usize) -> Result<(), Failure> {
+        let mut memory = self.memory(&(0..rows).collect::<Vec<_>>())?;
+        let tapped = rows.div_ceil(2);
+        self.launch_tapped(&mut memory, tapped)?;
+        let (h, tap) = (memory.h.written(&self.stream, "h")?, memory.tap.written(&self.stream, "tap")?);
+        only_tapped(&h, &tap, rows, tapped).map_err(|what| Failure::Wrong {
+            unit: self.unit.clone(),
+            rows,
+            what,
+        })
+    }
+}
+
+/// Whether `tap` holds the first `tapped` of the `rows` rows of `sum`, and nothing else was written.
+pub(super) fn only_tapped(sum: &Written, tap: &Written, rows: usize, tapped: usize) -> Result<(), String> {
+    for row in 0..rows {
+        if row < tapped && tap.row(row) != sum.row(row) {
+            return Err(format!("row {row}: the tap of {tapped} rows is not the residual"));
+        }
+        if row >= tapped && tap.row(row).iter().any(|byte| *byte != POISON) {
+            return Err(format!("row {row}: the tap of {tapped} rows has it too"));
+        }
+    }
+    Ok(())
+}
+
 impl Subject for Norm {
     type Memory = Memory;
 
@@ -150,24 +203,7 @@ impl Subject for Norm {
     }
 
     fn launch(&self, memory: &mut Memory) -> Result<(), KernelError> {
-        let (stream, shape) = (&self.stream, [memory.rows, self.width]);
-        let Some(kernel) = &self.fused else {
-            return self.launch_norm(memory.rows, &memory.h, &mut memory.y);
-        };
-        let args = add_rms_norm::Args {
-            h: memory.h.tensor(stream, shape)?,
-            parts: TensorRef::new(
-                stream,
-                memory.parts.as_view(),
-                [self.parts.len(), memory.rows, self.width],
-            )?,
-            gain: TensorRef::new(stream, self.gain.as_view(), [self.width])?,
-            eps: EPS,
-            early: 0,
-            tap: memory.tap.tensor(stream, shape)?,
-            y: memory.y.tensor(stream, shape)?,
-        };
-        kernel.launch(stream, Choice::Forced(&self.variant), args).map(drop)
+        self.launch_tapped(memory, memory.rows)
     }
 
     fn written(&self, memory: &mut Memory) -> Result<Vec<Written>, KernelError> {
@@ -193,7 +229,11 @@ impl Subject for Norm {
             let x: Vec<f32> = residual.iter().map(|value| value.to_f32()).collect();
             ops::rms_norm(&x, &self.gain_values, EPS, &mut expected);
             bound.row(row, &y.values(row), &expected, |_| 0.0)?;
-            let [plain, tap] = fused else { continue };
+            let (plain, tap) = match fused {
+                [] if self.fused.is_none() => continue,
+                [plain, tap] => (plain, tap),
+                _ => return Err("outputs are missing".to_owned()),
+            };
             if plain.row(row) != y.row(row) {
                 return Err(format!("row {row}: fused differs from add, then norm"));
             }
@@ -205,7 +245,8 @@ impl Subject for Norm {
     }
 
     fn bytes(&self, rows: usize) -> usize {
-        let passes = if self.fused.is_some() { 3 + self.parts.len() } else { 2 };
+        // The residual is read and written, and written to the tap.
+        let passes = if self.fused.is_some() { 4 + self.parts.len() } else { 2 };
         (passes * rows * self.width + self.width) * size_of::<bf16>()
     }
 }
@@ -213,6 +254,16 @@ impl Subject for Norm {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tap_that_lacks_a_row_or_has_one_more_is_wrong() {
+        let written = |bytes: &[u8]| Written { name: "tap", row_bytes: 2, bytes: bytes.to_vec() };
+        let (sum, p) = (written(&[1, 2, 3, 4, 5, 6]), POISON);
+        assert_eq!(only_tapped(&sum, &written(&[1, 2, 3, 4, p, p]), 3, 2), Ok(()));
+        for wrong in [[1, 2, p, p, p, p], [1, 2, 3, 4, 5, 6], [1, 2, 3, 3, p, p]] {
+            only_tapped(&sum, &written(&wrong), 3, 2).expect_err("another tap");
+        }
+    }
 
     /// A kernel that adds the parts in another order of ranks gives other bits on these inputs, in every row.
     #[test]

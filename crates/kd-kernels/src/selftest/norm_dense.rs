@@ -3,6 +3,7 @@
 use cudarc::driver::CudaSlice;
 use half::bf16;
 
+use super::norm::only_tapped;
 use super::{Failure, Outcome, Output, Random, Subject, Written, gather, same_bits, units, upload, verify};
 use crate::bundle::Row;
 use crate::families::{add_rms_norm, norm_dense};
@@ -24,7 +25,9 @@ pub(super) fn check(
     let most = rows.iter().copied().max().unwrap_or_default();
     for row in units(kernels, "norm_dense") {
         for parts in PARTS {
-            outcomes.extend(verify(&NormDense::new(device, kernels, row, parts, most, seed)?, rows)?);
+            let norm_dense = NormDense::new(device, kernels, row, parts, most, seed)?;
+            outcomes.extend(verify(&norm_dense, rows)?);
+            rows.iter().try_for_each(|rows| norm_dense.taps_of_fewer_rows(*rows))?;
         }
     }
     Ok(outcomes)
@@ -80,6 +83,36 @@ impl NormDense {
             stream,
         })
     }
+
+    /// One launch whose first `tapped` rows are tapped.
+    fn launch_tapped(&self, memory: &mut Memory, tapped: usize) -> Result<(), KernelError> {
+        let (stream, rows, width) = (&self.stream, memory.rows, self.hidden);
+        let args = norm_dense::Args {
+            h: TensorRef::new(stream, memory.h.as_view(), [rows, width])?,
+            parts: TensorRef::new(stream, memory.parts.as_view(), [self.parts.len(), rows, width])?,
+            gain: TensorRef::new(stream, self.gain.as_view(), [width])?,
+            eps: EPS,
+            w: TensorRef::new(stream, self.weights.as_view(), [COLUMNS, width])?,
+            sum: memory.sum[0].tensor(stream, [rows, width])?,
+            tap: memory.tap[0].first(stream, tapped, [tapped, width])?,
+            y: memory.y[0].tensor(stream, [rows, COLUMNS])?,
+        };
+        self.kernel.launch(stream, Choice::Forced(&self.variant), args).map(drop)
+    }
+
+    /// A tap of half the rows holds these and no more.
+    fn taps_of_fewer_rows(&self, rows: usize) -> Result<(), Failure> {
+        let mut memory = self.memory(&(0..rows).collect::<Vec<_>>())?;
+        let tapped = rows.div_ceil(2);
+        self.launch_tapped(&mut memory, tapped)?;
+        let [sum, tap] = [(&memory.sum[0], "sum"), (&memory.tap[0], "tap")]
+            .map(|(of, name)| of.written(&self.stream, name));
+        only_tapped(&sum?, &tap?, rows, tapped).map_err(|what| Failure::Wrong {
+            unit: self.unit.clone(),
+            rows,
+            what,
+        })
+    }
 }
 
 impl Subject for NormDense {
@@ -111,18 +144,7 @@ impl Subject for NormDense {
     }
 
     fn launch(&self, memory: &mut Memory) -> Result<(), KernelError> {
-        let (stream, rows, width) = (&self.stream, memory.rows, self.hidden);
-        let args = norm_dense::Args {
-            h: TensorRef::new(stream, memory.h.as_view(), [rows, width])?,
-            parts: TensorRef::new(stream, memory.parts.as_view(), [self.parts.len(), rows, width])?,
-            gain: TensorRef::new(stream, self.gain.as_view(), [width])?,
-            eps: EPS,
-            w: TensorRef::new(stream, self.weights.as_view(), [COLUMNS, width])?,
-            sum: memory.sum[0].tensor(stream, [rows, width])?,
-            tap: memory.tap[0].tensor(stream, [rows, width])?,
-            y: memory.y[0].tensor(stream, [rows, COLUMNS])?,
-        };
-        self.kernel.launch(stream, Choice::Forced(&self.variant), args).map(drop)
+        self.launch_tapped(memory, memory.rows)
     }
 
     fn written(&self, memory: &mut Memory) -> Result<Vec<Written>, KernelError> {
@@ -153,6 +175,7 @@ impl Subject for NormDense {
     }
 
     fn bytes(&self, rows: usize) -> usize {
+        // The residual is read, and written to `sum` and the tap.
         let row = (3 + self.parts.len()) * self.hidden + COLUMNS;
         (COLUMNS * self.hidden + rows * row) * size_of::<bf16>()
     }

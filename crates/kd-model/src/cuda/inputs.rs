@@ -21,8 +21,8 @@ pub struct PassInputs {
     places: Places,
     /// Rows for the head.
     chosen: Buffer<i32>,
-    /// A table of the pages of each stream for each of [`Limits::contexts`], and the same on the host: a stream keeps its pages, so
-    /// most rounds change nothing.
+    /// A table of the pages of each stream for each of [`Limits::contexts`] (the widest alone where rows are no trees), and the same on
+    /// the host: a stream keeps its pages, so most rounds change nothing.
     tables: Vec<usize>,
     table: Buffer<i32>,
     held: Vec<i32>,
@@ -76,7 +76,7 @@ impl PassInputs {
     /// `trees`: rows see what their ancestors say; else all before them, and a stream may have any number.
     pub(crate) fn new(stream: &Stream, limits: Limits, vocab: usize, trees: bool) -> Result<Self, CudaError> {
         let places = Places::new(limits, trees);
-        let tables: Vec<usize> = limits.contexts().collect();
+        let tables: Vec<usize> = if trees { limits.contexts().collect() } else { vec![limits.table_width()] };
         let held = vec![-1; limits.streams * tables.iter().sum::<usize>()];
         Ok(Self {
             limits,
@@ -155,17 +155,7 @@ impl PassInputs {
 
     /// Gives stream `index` of the tables these pages; false if it has them.
     fn turn(&mut self, index: usize, pages: &[PageId]) -> bool {
-        let (mut moved, mut first) = (false, 0);
-        for &width in &self.tables {
-            let pages = pages.iter().map(|page| page.0.cast_signed()).chain(std::iter::repeat(-1));
-            let own = first + index * width..first + (index + 1) * width;
-            for (to, page) in self.held[own].iter_mut().zip(pages) {
-                moved |= *to != page;
-                *to = page;
-            }
-            first += self.limits.streams * width;
-        }
-        moved
+        turn(&mut self.held, &self.tables, self.limits.streams, index, pages)
     }
 
     /// Writes which rows of the pass the head is to be applied to.
@@ -303,6 +293,27 @@ impl PassInputs {
     }
 }
 
+/// Gives stream `index` of `streams` these pages in `held`, tables of the widths `tables` one behind the other, each stream's -1
+/// behind its pages. False if it has them: all tables begin as the last and widest does.
+fn turn(held: &mut [i32], tables: &[usize], streams: usize, index: usize, pages: &[PageId]) -> bool {
+    let Some((&width, shorter)) = tables.split_last() else { return false };
+    let (shorter_held, widest) = held.split_at_mut(streams * shorter.iter().sum::<usize>());
+    let widest = &mut widest[index * width..][..width];
+    let (ids, rest) = widest.split_at_mut(pages.len().min(width));
+    let same = ids.iter().zip(pages).all(|(id, page)| *id == page.0.cast_signed());
+    if same && rest.iter().all(|id| *id == -1) {
+        return false;
+    }
+    ids.iter_mut().zip(pages).for_each(|(id, page)| *id = page.0.cast_signed());
+    rest.fill(-1);
+    let mut first = 0;
+    for &width in shorter {
+        shorter_held[first + index * width..][..width].copy_from_slice(&widest[..width]);
+        first += streams * width;
+    }
+    true
+}
+
 fn piece<T>(view: CudaView<'_, T>, start: usize, len: usize) -> Result<CudaView<'_, T>, KernelError> {
     let found = view.try_slice(start..start.saturating_add(len));
     found.ok_or_else(|| KernelError::BadTensor {
@@ -314,6 +325,41 @@ fn piece<T>(view: CudaView<'_, T>, start: usize, len: usize) -> Result<CudaView<
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_table_begins_as_the_widest_does() {
+        let (tables, streams) = ([4, 8, 12], 3);
+        let mut held = vec![-1; streams * tables.iter().sum::<usize>()];
+        let pages = |ids: &[u32]| ids.iter().copied().map(PageId).collect::<Vec<_>>();
+        let (long, short) = (pages(&[7, 3, 9, 1, 5, 2, 8, 4, 6, 11]), pages(&[7, 3, 9]));
+        let beyond: Vec<PageId> = (20..40).map(PageId).collect();
+        for (given, moves) in [
+            (&long, true),
+            (&long, false),
+            (&short, true),
+            (&short, false),
+            (&beyond, true),
+            (&beyond, false),
+            (&Vec::new(), true),
+            (&Vec::new(), false),
+        ] {
+            assert_eq!(turn(&mut held, &tables, streams, 1, given), moves, "{given:?}");
+            let mut first = 0;
+            for width in tables {
+                let id = |i: usize| given.get(i).map_or(-1, |page: &PageId| page.0.cast_signed());
+                let expected: Vec<i32> = (0..width).map(id).collect();
+                let own = |stream: usize| &held[first + stream * width..][..width];
+                assert_eq!(own(1), expected, "{given:?}, table of {width}");
+                assert!([0, 2].iter().all(|other| own(*other).iter().all(|id| *id == -1)));
+                first += streams * width;
+            }
+        }
+        // A last page that only the widest table holds.
+        assert!(turn(&mut held, &tables, streams, 1, &long));
+        let mut other = long.clone();
+        other[9] = PageId(12);
+        assert!(turn(&mut held, &tables, streams, 1, &other));
+    }
 
     #[test]
     fn a_path_goes_over_the_end_of_a_page() {

@@ -1,6 +1,7 @@
 //! The models on a GPU against those on the CPU, where there is a GPU.
 
 mod common;
+mod contexts;
 mod drafter;
 mod passes;
 mod prompts;

@@ -1,6 +1,6 @@
 //! Whole passes against `Target::forward`, teacher-forced.
 
-use crate::common::{Both, Draft, Work, compare, compare_best, texts};
+use crate::common::{Both, Draft, Work, assert_same, compare, compare_best, texts};
 
 /// Hidden states, latents, taps and logits within the limits of bf16 (`tests/golden/check.py --bf16`: 0.08), for one row, a
 /// few and many, over no context, within a page, at its edges and over several pages.
@@ -24,8 +24,17 @@ fn passes_match_the_cpu_on_the_demo_target() {
         let drafts: Vec<Draft> = sizes.into_iter().enumerate().map(draft).collect();
         let rows: usize = sizes.iter().sum();
         let (expected, margins) = work.expected(&drafts);
+        // One row has launches of its own, which must have the bits of any other pass.
+        let alone = (rows == 1).then(|| work.pass(&drafts, 1));
         // Buckets with padding and without.
         let found = work.pass(&drafts, if rows.is_multiple_of(2) { rows } else { rows.next_multiple_of(8) });
+        if let Some(alone) = alone {
+            assert_same("one row, hidden", (&alone.hidden, 0), (&found.hidden, 0));
+            assert_same("one row, logits", (&alone.logits, 0), (&found.logits, 0));
+            for (slot, (alone, found)) in alone.taps.iter().zip(&found.taps).enumerate() {
+                assert_same(&format!("one row, tap {slot}"), (alone, 0), (found, 0));
+            }
+        }
         if rows > 1 {
             compare(&format!("{rows} rows, hidden"), &found.hidden, &expected.hidden, &margins, 0.05);
             compare(&format!("{rows} rows, logits"), &found.logits, &expected.logits, &margins, 0.05);

@@ -186,8 +186,7 @@ pub(super) fn measure(
     Ok(Measured { cell, verify: verify_times, draft: draft_times, phases, distinct, floor, launches, rounds })
 }
 
-/// Times each phase in a graph of its launches alone. The copies of taps, which belong to no family, are in all of those of the
-/// verify pass, and are taken off but for one.
+/// Times each phase in a graph of its launches alone.
 fn phases_of(
     stream: &Stream,
     shared: &Shared,
@@ -199,15 +198,9 @@ fn phases_of(
         let graph = shared.capture(stream, size, record)?;
         Ok((samples(&graph)?, graph.nodes()?))
     };
-    let (copies, copied) = time(&stream.admitting(|_| false), Rank::verify)?;
     let mut phases = Vec::new();
     for (phase, admits) in Phase::VERIFY {
-        let (mut samples, mut launches) = time(&stream.admitting(admits), Rank::verify)?;
-        if phase != Phase::Small {
-            let copies = median(&copies);
-            samples.iter_mut().for_each(|sample| *sample -= copies);
-            launches -= copied;
-        }
+        let (samples, launches) = time(&stream.admitting(admits), Rank::verify)?;
         phases.push(Timed { phase, samples, floor: floor(phase), launches });
     }
     for (phase, record) in [(Phase::Commit, Rank::commit as Record), (Phase::Draft, Rank::draft)] {

@@ -12,9 +12,9 @@ pub(super) enum Phase {
     Dense,
     /// Scores and choices of experts; for one row also the norm in front and the shared expert.
     Router,
-    /// The seams between layers: sums and norms.
+    /// The seams between layers: sums and norms, which write the taps.
     Norms,
-    /// Norms and rotations of latents and queries, activations, embedding, and the copies of taps.
+    /// Norms and rotations of latents and queries, activations, embedding.
     Small,
     /// The target's head.
     Logits,
