@@ -76,7 +76,8 @@ fn trees_and_chains_over_fp8_pages_give_the_tokens_of_plain_decoding() {
 fn streams_that_outgrow_a_graphs_context_get_the_tokens_of_plain_decoding() {
     let test = "streams_that_outgrow_a_graphs_context_get_the_tokens_of_plain_decoding";
     let Some(mut engine) = engine(test, 40, OPTIONS) else { return };
-    let long = prompts(100).concat();
+    let text = prompts(8).concat();
+    let long: Vec<u32> = text.iter().copied().cycle().take(700 + 960).collect();
     let requests: Vec<Request> =
         [0, 700].map(|at| request(long[at..at + 960].to_vec(), 1.0, Speculation::Plain)).into();
     let plain = run(&mut engine, &arrivals(&requests));
