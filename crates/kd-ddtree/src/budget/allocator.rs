@@ -36,6 +36,9 @@ const HOLD: (u32, f64) = (2, 1.25);
 const COMPARE: [u32; 2] = [8, 48];
 const CLOSE: f64 = 200.0;
 
+/// Streams of a round whose drafts are learnt from in full: a GPU waits for this, and sixteen say little more.
+const TEACHERS: usize = 4;
+
 /// Tokens of context at which a calibration is taken.
 const CALIBRATED: usize = 0;
 
@@ -100,6 +103,10 @@ pub struct Allocator {
     calm: u32,
     reviewed: [usize; 3],
     rounds: u64,
+    /// Of the streams that draft in this round one in so many is learnt from in full, those in turn that it falls to: drafts and
+    /// verdicts so far.
+    apart: usize,
+    turns: [usize; 2],
 }
 
 impl Allocator {
@@ -123,6 +130,8 @@ impl Allocator {
             calm: REVIEW[0],
             reviewed: [0; 3],
             rounds: 0,
+            apart: 1,
+            turns: [0; 2],
         }
     }
 
@@ -197,6 +206,13 @@ impl Allocator {
 
     /// Decides who drafts.
     pub fn plan(&mut self, load: &Load<'_>) -> Plan {
+        let plan = self.decide(load);
+        // An odd distance, so that every stream has its turn.
+        self.apart = if plan.drafters <= TEACHERS { 1 } else { (plan.drafters / TEACHERS) | 1 };
+        plan
+    }
+
+    fn decide(&mut self, load: &Load<'_>) -> Plan {
         let streams = load.streams;
         let left = load.candidates.iter().map(|candidate| candidate.left).max().unwrap_or(0);
         let new = self.rule.begin(streams, left);
@@ -301,8 +317,9 @@ impl Allocator {
 
     /// Learns from the tree that was grown of the draft of a stream of this plan, before it is cut to what is verified.
     pub fn drafted(&mut self, plan: &Plan, record: &mut Record, tree: &Tree) {
-        let worth =
-            self.classes[record.class()].gain.observe(record, tree, plan.drafters.max(1), self.rounds);
+        let counts = if self.teaches(0) { self.apart } else { 0 };
+        let gain = &mut self.classes[record.class()].gain;
+        let worth = gain.observe(record, tree, [plan.drafters.max(1), counts], self.rounds);
         if plan.kind == Kind::Glance {
             self.glanced = Some(self.glanced.unwrap_or(0.0) + worth / plan.drafters as f64);
         }
@@ -310,7 +327,15 @@ impl Allocator {
 
     /// Learns from the tokens that the target chose where a stream had drafted.
     pub fn learn(&mut self, record: &mut Record, verdict: Verdict<'_>) {
-        self.classes[record.class()].calibration.learn(record, verdict);
+        let teaches = self.teaches(1);
+        let calibration = &mut self.classes[record.class()].calibration;
+        if teaches { calibration.learn(record, verdict) } else { calibration.settle(record, verdict) }
+    }
+
+    /// Whether the next draft (0) or verdict (1) is learnt from in full.
+    fn teaches(&mut self, what: usize) -> bool {
+        self.turns[what] = (self.turns[what] + 1) % self.apart;
+        self.turns[what] == 0
     }
 
     /// Learns from a round of this plan.

@@ -91,6 +91,7 @@ impl Calibration {
     /// Learns from the tokens that the target chose after the visited rows: each one was, or was not, each of the best
     /// tokens of its draft row.
     pub fn learn(&mut self, record: &mut Record, verdict: Verdict<'_>) {
+        self.settle(record, verdict);
         let mut on_spine = true;
         for (depth, (row, &token)) in verdict.rows.iter().zip(verdict.tokens).enumerate() {
             let is_best = row.child(0).is_some_and(|best| best.token == token);
@@ -98,9 +99,6 @@ impl Calibration {
                 let raw = f64::from(child.logprob.exp());
                 let cell = self.cell_mut(depth, rank, on_spine);
                 let promised = (raw * cell.factor()).min(1.0);
-                if rank == 0 {
-                    record.settle(promised, is_best);
-                }
                 cell.raw = FADE * cell.raw + raw;
                 cell.promised = FADE * cell.promised + promised;
                 cell.accepted = FADE * cell.accepted + f64::from(u8::from(child.token == token));
@@ -109,6 +107,18 @@ impl Calibration {
                 let cell = &mut ranks[usize::from(on_spine)];
                 cell.shift = cell.factor().ln() as f32;
             }
+            on_spine &= is_best;
+        }
+    }
+
+    /// As [`learn`](Self::learn), of this stream alone.
+    pub(crate) fn settle(&self, record: &mut Record, verdict: Verdict<'_>) {
+        let mut on_spine = true;
+        for (depth, (row, &token)) in verdict.rows.iter().zip(verdict.tokens).enumerate() {
+            let Some(best) = row.child(0) else { return };
+            let cell = &self.cells[depth.min(DEPTHS - 1)][0][usize::from(on_spine)];
+            let is_best = best.token == token;
+            record.settle((f64::from(best.logprob.exp()) * cell.factor()).min(1.0), is_best);
             on_spine &= is_best;
         }
     }

@@ -79,11 +79,10 @@ impl CostModel {
         let line = |crowd: usize| self.verify[crowd].line(context, self.tempo);
         let near = crowd(streams);
         let verify = line(near);
-        let others =
-            (0..CROWDS).filter(|&other| other != near).map(|other| (other.abs_diff(near), line(other)));
-        let larger = others.filter(|(_, line)| line.largest() > verify.largest());
-        let verify = match larger.min_by_key(|&(distance, _)| distance) {
-            Some((_, other)) => verify.extended(&other),
+        let larger = |&other: &usize| self.verify[other].largest() > verify.largest();
+        let other = (0..CROWDS).filter(larger).min_by_key(|&other| other.abs_diff(near));
+        let verify = match other.filter(|&other| other != near) {
+            Some(other) => verify.extended(&line(other)),
             None => verify,
         };
         Prices {

@@ -72,6 +72,12 @@ impl Curve {
         self.cells[bucket(size)][context_bucket(context)].samples
     }
 
+    /// Largest size that was observed in any context, 0 if none was.
+    pub(crate) fn largest(&self) -> f64 {
+        let seen = |contexts: &[Cell; CONTEXTS]| contexts.iter().find(|c| c.samples > 0).map(|c| c.size);
+        self.cells.iter().rev().find_map(seen).unwrap_or(0.0)
+    }
+
     /// All that was observed: mean size, longest context of the bucket in tokens, seconds at tempo 1, observations.
     pub(crate) fn cells(&self) -> impl Iterator<Item = (f64, usize, f64, u32)> + '_ {
         let all = self.cells.iter().flat_map(|contexts| contexts.iter().enumerate());

@@ -35,32 +35,42 @@ impl Default for Gain {
 
 impl Gain {
     /// Takes the tree that was grown from a draft of the stream of this record, one of `drafters` in this round; returns what it
-    /// is worth, in units of a new stream's.
-    pub(crate) fn observe(&mut self, record: &mut Record, tree: &Tree, drafters: usize, round: u64) -> f64 {
+    /// is worth, in units of a new stream's. `counts` says for how many drafts of this round it stands in what is learnt of all
+    /// streams: 0 for one that others stand for.
+    pub(crate) fn observe(
+        &mut self,
+        record: &mut Record,
+        tree: &Tree,
+        [drafters, counts]: [usize; 2],
+        round: u64,
+    ) -> f64 {
         let mut phi = [0.0; MAX_NODES + 1];
-        for (row, node) in (1..).zip(tree.nodes()) {
+        let len = tree.len();
+        let needed = if counts > 0 { len } else { len.min(USUAL) };
+        for (row, node) in (1..).zip(&tree.nodes()[..needed]) {
             phi[row] = phi[row - 1] + f64::from(node.score.exp());
         }
-        let len = tree.len();
-        // Beyond the last node that was taken, nodes are taken to be worth as much less as there are more of them.
-        let last = if len == 0 { 0.0 } else { (phi[len] - phi[len - 1]) * len as f64 };
-        let at = |nodes: usize| {
-            if nodes <= len { phi[nodes] } else { phi[len] + last * (nodes as f64 / len.max(1) as f64).ln() }
-        };
         let usual = len.clamp(1, USUAL);
         let expected = self.expected(usual as f64).filter(|&gain| gain > 0.0);
         // Within limits: where all drafts were flat so far, one good one is not to promise hundreds of tokens.
         let worth =
-            expected.map_or(1.0, |expected| (at(usual) / expected).clamp(*WORTH.start(), *WORTH.end()));
-        // A stream's later drafts say ever less of other streams, but not all of them: an answer may begin otherwise than it
-        // goes on. Streams of one round are one observation, since they often are of one kind.
-        let weight = 1.0 / (1.0 + f64::from(record.drafts()) / LATER) / drafters as f64;
-        self.weight += weight - weight * self.weight / MEMORY;
-        let share = weight / self.weight;
-        self.samples = self.samples.saturating_add(1);
-        self.spread += share * ((worth - 1.0).abs() - self.spread);
-        for (i, point) in self.points.iter_mut().enumerate() {
-            *point += share * (at(edge(i)) - *point);
+            expected.map_or(1.0, |expected| (phi[usual] / expected).clamp(*WORTH.start(), *WORTH.end()));
+        if counts > 0 {
+            // A stream's later drafts say ever less of other streams, but not all of them: an answer may begin otherwise than it
+            // goes on. Streams of one round are one observation, since they often are of one kind.
+            let weight = counts as f64 / (1.0 + f64::from(record.drafts()) / LATER) / drafters as f64;
+            self.weight += weight - weight * self.weight / MEMORY;
+            let share = weight / self.weight;
+            self.samples = self.samples.saturating_add(1);
+            self.spread += share * ((worth - 1.0).abs() - self.spread);
+            // Beyond the last node that was taken, nodes are taken to be worth as much less as there are more of them.
+            let last = if len == 0 { 0.0 } else { (phi[len] - phi[len - 1]) * len as f64 };
+            let beyond = |nodes: usize| phi[len] + last * (nodes as f64 / len.max(1) as f64).ln();
+            for (i, point) in self.points.iter_mut().enumerate() {
+                let nodes = edge(i);
+                let gained = if nodes <= len { phi[nodes] } else { beyond(nodes) };
+                *point += share * (gained - *point);
+            }
         }
         record.drafted(worth, drafters, round);
         worth

@@ -4,6 +4,9 @@ use super::buckets::SIZES;
 use super::search::Market;
 use crate::forest::Forest;
 
+/// Nodes after which it is asked whether growing on can pay: a node takes a tenth of a microsecond, and a GPU waits for it.
+const CHECKED: usize = 8;
+
 /// A size of the verify pass that was measured.
 #[derive(Debug, Clone, Copy, Default)]
 struct Stop {
@@ -69,7 +72,7 @@ impl Growth {
     pub fn wants(&mut self, nodes: usize, score: f32) -> bool {
         self.phi.truncate(nodes + 1);
         let worth = f64::from(score.exp());
-        let stopped = self.pass_stops(nodes);
+        let stopped = self.pass_stops(nodes) || nodes.is_multiple_of(CHECKED);
         if nodes >= self.most || (stopped && nodes >= self.least && !self.can_win(nodes, worth)) {
             return false;
         }
