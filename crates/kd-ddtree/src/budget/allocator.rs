@@ -146,7 +146,9 @@ impl Allocator {
             if self.costs.verified(streams, rows, CALIBRATED) < TIMED {
                 return Some(size);
             }
-            let seconds = prices.verify(rows)? + prices.draft(streams).unwrap_or(0.0);
+            // A first draft meets cold memory: what it took is no reason to draft no more.
+            let draft = if size == 0 { 0.0 } else { prices.draft(streams).unwrap_or(0.0) };
+            let seconds = prices.verify(rows)? + draft;
             if seconds > plain? * (1 + depths) as f64 {
                 return None;
             }

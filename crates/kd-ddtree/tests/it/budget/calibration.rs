@@ -59,3 +59,25 @@ fn a_calibration_times_what_may_pay() {
         }
     }
 }
+
+/// The first draft of a process may meet cold memory, or weights that are only then put in order: the calibration goes on.
+#[test]
+fn a_first_draft_that_takes_long_does_not_end_a_calibration() {
+    let mut allocator = Allocator::new(Options::default());
+    let (mut drafts, mut largest) = (0, 0);
+    while let Some(nodes) = allocator.untimed(1, DEPTHS, 64) {
+        let load =
+            Load { streams: 1, rows: 1 + nodes, drafting: 0, context: 30, depths: DEPTHS, candidates: &[] };
+        let plan = allocator.plan(&load);
+        let drafting = usize::from(nodes > 0);
+        drafts += drafting;
+        let draft = drafting as f64 * if drafts == 1 { 50.0 } else { 1.0 } * (GPU.draft)(1.0);
+        let verify = (GPU.verify)((1 + nodes) as f64);
+        let outcome = Outcome { rows: 1 + nodes, drafting, context: 30, draft, verify, ..Outcome::default() };
+        allocator.observe(&plan, &outcome);
+        largest = nodes;
+    }
+    assert!(largest >= 32, "trees of up to {largest} nodes were timed");
+    let draft = allocator.costs().prices(30, 1).draft(1).expect("timed");
+    assert!(draft < 2.0 * (GPU.draft)(1.0), "{draft} s a draft");
+}
