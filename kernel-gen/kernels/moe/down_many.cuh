@@ -14,7 +14,7 @@ __device__ __forceinline__ void moe_down_many(Int4G32 w, const __nv_bfloat16* h,
   constexpr int STEPS = moe::Many<U>::STEPS;
   const moe::SlabOrder<STEPS> order{slabs, moe::share_of_cta(), ptx::load4(plan) * STEPS};
   moe::many_products<U, S>(
-      w.blocks, order, h, starts, [](int place) { return place; },
+      w.blocks, order, nullptr, h, starts, [](int place) { return place; },
       [&](const moe::Turn& turn, int j, const float(&sum)[4][4]) {
         // As in Supply::bring.
         const int thread = ptx::opaque(int(threadIdx.x)), warp = thread / 32, g = thread % 32 / 4, t = thread % 4;

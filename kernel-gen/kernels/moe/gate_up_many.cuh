@@ -9,7 +9,7 @@
 namespace kd {
 
 template <class U, class S>
-__device__ __forceinline__ void moe_gate_up_many(Int4G32 w, const __nv_bfloat16* x, const float* starts, const int32_t* plan,
+__device__ __forceinline__ void moe_gate_up_many(Int4G32 w, const __nv_bfloat16* x, const float* starts, int32_t* plan,
                                                  const int32_t* slabs, const int32_t* rows, __nv_bfloat16* h, float* h_starts,
                                                  int E, int M, int L, int R) {
   ptx::grid_dependency_wait();
@@ -21,7 +21,7 @@ __device__ __forceinline__ void moe_gate_up_many(Int4G32 w, const __nv_bfloat16*
   __nv_bfloat16* tile = reinterpret_cast<__nv_bfloat16*>(S::totals() + warp * (S::TOTALS_COUNT / U::WARPS));
   const moe::SlabOrder<STEPS> order{slabs, moe::share_of_cta(), ptx::load4(plan) * STEPS};
   moe::many_products<U, S>(
-      w.blocks, order, x, starts, [&](int place) { return ptx::load4(rows + place); },
+      w.blocks, order, plan + 2, x, starts, [&](int place) { return ptx::load4(rows + place); },
       [&](const moe::Turn& turn, int j, const float(&sum)[4][4]) {
         const int group = turn.step * U::WARPS + warp;
         __syncwarp();

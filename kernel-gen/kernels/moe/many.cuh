@@ -43,13 +43,16 @@ struct Turn {
   int first, rows, step, expert;
 };
 
-// How stages come: the warps of a CTA bring them in turn, each all of a stage. What is brought follows from the number of the stage
-// alone; the rows of the item lie in a table in shared memory, made by the warp that brings its first stage. A warp that brings a
-// stage has waited for the release of a later one than that before it: by then the table is there, and nobody needs the last.
-template <class U, class S, class Order, class Row>
+// How stages come: the warps of a CTA bring them in turn, each all of a stage. The item of a stage lies in a queue and the rows of the
+// item in a table, both in shared memory and made by the warp that brings its first stage. Where items are DRAWN, because they are few and
+// long, whoever is done first takes the next one: a CTA that has had a large slab gets fewer. A warp that brings a stage has waited for the
+// release of a later one than that before it: by then the table is there, and nobody needs the last. An item without rows ends all.
+template <class U, class S, class Row>
 struct Supply {
   using M = Many<U>;
+  using Order = SlabOrder<M::STEPS>;
   const Order order;
+  int32_t* drawn;
   const unsigned char* weights;
   const __nv_bfloat16* values;
   const float* starts;
@@ -58,15 +61,16 @@ struct Supply {
   static __device__ __forceinline__ int4* item(int turn) { return reinterpret_cast<int4*>(S::queue()) + turn % M::QUEUE; }
 
   __device__ __forceinline__ void enter(int turn) {
-    const int index = order.index(turn), lane = threadIdx.x % 32;
-    const Slab slab = order.slab(index);
+    const int lane = threadIdx.x % 32;
+    int index = order.index(turn);
+    if constexpr (U::DRAWN)
+      if (turn > 0) index = int(gridDim.x) + __shfl_sync(0xffffffffu, lane == 0 ? atomicAdd(drawn, 1) : 0, 0);
+    const Slab slab = index < order.total ? order.slab(index) : Slab{0, 0, 0};
     __syncwarp();  // the table may have been read by this warp
     if (lane == 0) *item(turn) = make_int4(slab.first, slab.rows, order.step(index), slab.expert);
 #pragma unroll
     for (int i = 0; i < U::SLAB; i += 32)
       if (i + lane < slab.rows) S::offsets()[M::table(i + lane)] = row(slab.first + i + lane) * U::K;
-    // The next one into the cache.
-    if (order.index(turn + 1) < order.total) order.slab(order.index(turn + 1));
     __syncwarp();
   }
 
@@ -83,10 +87,16 @@ struct Supply {
     const int turn = n / M::K_STAGES, stage = n % M::K_STAGES, slot = n % U::STAGES;
     // Addresses that depend on it are made here: kept over the products, they would not fit into registers.
     const int lane = ptx::opaque(int(threadIdx.x % 32));
-    if (order.index(turn) >= order.total) return;
+    // The item in front has ended all.
+    if (turn > 0 && item(turn - 1)->y == 0) return;
     if (n >= U::STAGES) wait_for_release(n - U::STAGES);
     if (stage == 0) enter(turn);
     const int4 now = *item(turn);
+    if (now.y == 0) {
+      if (stage == 0 && ptx::elect_one())
+        for (int i = 0; i < 33; ++i) ptx::barrier_arrive(S::full() + slot);
+      return;
+    }
     if (ptx::elect_one()) {
       const int block = (now.w * U::UNITS + now.z * M::BLOCKS) * M::K_STAGES + stage;
       const unsigned char* at = weights + int64_t(block) * BLOCK_BYTES;
@@ -215,9 +225,9 @@ __device__ __forceinline__ void many_product(Supplies& supply, int& n, Store sto
 
 // All items of the calling CTA. `row(place)` is the row of values of a place in the list of rows; `store(turn, j, sums)` takes the
 // sums of 64 rows of weights and tile j of 8 tokens.
-template <class U, class S, class Order, class Row, class Store>
-__device__ __forceinline__ void many_products(const void* weights, const Order& order, const __nv_bfloat16* values,
-                                              const float* starts, Row row, Store store) {
+template <class U, class S, class Row, class Store>
+__device__ __forceinline__ void many_products(const void* weights, const SlabOrder<Many<U>::STEPS>& order, int32_t* drawn,
+                                              const __nv_bfloat16* values, const float* starts, Row row, Store store) {
   using M = Many<U>;
   const int warp = threadIdx.x / 32;
   if (threadIdx.x == 0) {
@@ -229,7 +239,8 @@ __device__ __forceinline__ void many_products(const void* weights, const Order& 
     ptx::barriers_ready();
   }
   __syncthreads();
-  Supply<U, S, Order, Row> supply{order, static_cast<const unsigned char*>(weights), values, starts, row};
+  using Supplies = Supply<U, S, Row>;
+  Supplies supply{order, drawn, static_cast<const unsigned char*>(weights), values, starts, row};
   if (warp == 0)
 #pragma unroll 1
     for (int i = 0; i < M::AHEAD; ++i) supply.bring(i);
@@ -237,14 +248,15 @@ __device__ __forceinline__ void many_products(const void* weights, const Order& 
   // The number of the stage, over all items.
   int n = 0;
 #pragma unroll 1
-  while (order.index(n / M::K_STAGES) < order.total) {
-    Supply<U, S, Order, Row>::wait_for_arrival(n);
-    const int rows = Supply<U, S, Order, Row>::item(n / M::K_STAGES)->y;
+  for (;;) {
+    Supplies::wait_for_arrival(n);
+    const int rows = Supplies::item(n / M::K_STAGES)->y;
+    if (rows == 0) return;
     with_tiles<U::SLAB / 8>((rows + 7) / 8, [&](auto tiles) {
       many_product<U, S, decltype(tiles)::value>(supply, n, [&](int j, const float(&sums)[M::M_TILES][4]) {
         // Read again: kept over the products, it would not fit into registers. The queue still has it, for nobody brings more
         // than STAGES stages after the last that this warp has released.
-        const int4 item = *Supply<U, S, Order, Row>::item((n - 1) / M::K_STAGES);
+        const int4 item = *Supplies::item((n - 1) / M::K_STAGES);
         store(Turn{item.x, item.y, item.z, item.w}, j, sums);
       });
     });

@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "moe_down_many",
-    contract: "7d8fd6c13a477d2f",
+    contract: "785f8eae36778930",
     variants: &["many", "middle"],
     cooperative: false,
     pdl: true,

@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "moe_gate_up_many",
-    contract: "6ebb962325573e4b",
+    contract: "87f54e7fe8679453",
     variants: &["many", "middle", "many_half"],
     cooperative: false,
     pdl: true,
@@ -27,8 +27,8 @@ pub struct Args<'a> {
     pub x: TensorRef<'a, ::half::bf16, 2>,
     /// `f32[M, H / 32]`, read.
     pub starts: TensorRef<'a, f32, 2>,
-    /// `i32[2]`, read.
-    pub plan: TensorRef<'a, i32, 1>,
+    /// `i32[4]`, written.
+    pub plan: TensorMut<'a, i32, 1>,
     /// `i32[L, 4]`, read.
     pub slabs: TensorRef<'a, i32, 2>,
     /// `i32[R]`, read.
@@ -78,7 +78,7 @@ impl MoeGateUpMany {
         shapes.expect("x", 1, args.x.dim(1), "H", || Some(h))?;
         shapes.expect("starts", 0, args.starts.dim(0), "M", || Some(m))?;
         shapes.expect("starts", 1, args.starts.dim(1), "H / 32", || arith::div(h, 32))?;
-        shapes.expect("plan", 0, args.plan.dim(0), "2", || Some(2))?;
+        shapes.expect("plan", 0, args.plan.dim(0), "4", || Some(4))?;
         shapes.expect("slabs", 1, args.slabs.dim(1), "4", || Some(4))?;
         shapes.expect("h", 0, args.h.dim(0), "R", || Some(r))?;
         shapes.expect("h", 1, args.h.dim(1), "I", || Some(i))?;

@@ -62,7 +62,7 @@ impl Many {
             w: Int4Ref::new(stream, experts.gate_up.as_view(), [held, 2 * width, hidden])?,
             x: TensorRef::new(stream, values.lifted.slice(..rows * hidden), [rows, hidden])?,
             starts: TensorRef::new(stream, values.starts.slice(..rows * groups), [rows, groups])?,
-            plan: TensorRef::new(stream, scratch.totals.slice(..2), [2])?,
+            plan: TensorMut::new(stream, scratch.totals.slice_mut(..4), [4])?,
             slabs: TensorRef::new(stream, scratch.entries.slice(..lists * 4), [lists, 4])?,
             rows: TensorRef::new(stream, scratch.rows.slice(..choices), [choices])?,
             h: TensorMut::new(stream, values.hidden.slice_mut(..choices * width), [choices, width])?,

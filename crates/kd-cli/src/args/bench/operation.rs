@@ -164,6 +164,8 @@ pub(crate) enum RoutingName {
     Skewed,
     /// A row keeps about half of the experts of the row before it.
     Correlated,
+    /// Every second row goes to the same experts, the others to any.
+    Crowded,
 }
 
 /// Names of [`Arithmetic`].
@@ -190,6 +192,7 @@ impl From<RoutingName> for RoutingKind {
             RoutingName::Uniform => Self::Uniform,
             RoutingName::Skewed => Self::Skewed,
             RoutingName::Correlated => Self::Correlated,
+            RoutingName::Crowded => Self::Crowded,
         }
     }
 }
