@@ -93,6 +93,12 @@ impl Int4Matrix {
     pub fn words(&self, row: usize) -> &[i32] {
         &self.words.as_slice()[row * (self.stride / CODES_PER_WORD)..][..self.cols / CODES_PER_WORD]
     }
+
+    /// The weights in the order in which products read them.
+    pub(crate) fn tiles(&self) -> &CodeTiles {
+        let row = |row: usize| (self.words(row), self.scales(row));
+        self.tiles.get_or_init(|| CodeTiles::new(self.rows, self.cols / GROUP, row))
+    }
 }
 
 impl WeightRows for Int4Matrix {
@@ -109,9 +115,7 @@ impl WeightRows for Int4Matrix {
     }
 
     fn multiply(&self, level: Level, start: usize, x: &Rows<'_>, out: &mut [&mut [f32]]) {
-        let row = |row: usize| (self.words(row), self.scales(row));
-        let tiles = self.tiles.get_or_init(|| CodeTiles::new(self.rows, self.cols / GROUP, row));
-        x.with_digits(|x| product(level, tiles, start, x, out));
+        x.with_digits(|x| product(level, self.tiles(), start, x, out, None));
     }
 }
 
