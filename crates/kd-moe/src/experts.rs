@@ -135,14 +135,25 @@ impl Experts {
         let read = groups.distinct() * first.down.cols() + plus.as_ref().map_or(0, |(w, _)| w.cols());
         let block = block_width(pool, out_features, groups.rows_each(), read);
         pool.for_each(y.column_blocks(0..out_features, block), |mut block| {
+            let mut factors = Vec::new();
             for group in groups.iter() {
-                let x = hidden.0.select(group.start..group.start + group.rows.len());
-                let mut part = Matrix::unwritten(x.len(), block.columns.len());
-                let mut out: Vec<&mut [f32]> = part.iter_rows_mut().collect();
-                x.multiply(&self.0[group.expert].down, block.columns.start, &mut out);
-                for ((&row, &slot), part) in group.rows.iter().zip(group.slots).zip(part.iter_rows()) {
-                    add_scaled(block.rows[row as usize], routing.weights[slot as usize], part);
+                let rows = group.start..group.start + group.rows.len();
+                factors.clear();
+                factors.extend(group.slots.iter().map(|&slot| routing.weights[slot as usize]));
+                let (mut all, mut out) = (block.rows.iter_mut(), Vec::with_capacity(rows.len()));
+                let mut before = 0;
+                for &row in group.rows {
+                    let row = row as usize;
+                    out.extend(all.nth(row - before).map(|row| &mut **row));
+                    before = row + 1;
                 }
+                hidden.0.add_scaled(
+                    rows,
+                    &self.0[group.expert].down,
+                    block.columns.start,
+                    &factors,
+                    &mut out,
+                );
             }
             if let Some((w, x)) = &plus {
                 let mut part = Matrix::unwritten(x.len(), block.columns.len());

@@ -307,7 +307,7 @@ impl WeightRows for Bf16Matrix {
     }
 
     fn multiply(&self, level: Level, start: usize, x: &Rows<'_>, out: &mut [&mut [f32]]) {
-        product(level, self.whole.tiles(), self.rows.start + start, x.plain(), out);
+        product(level, self.whole.tiles(), self.rows.start + start, x.plain(), out, None);
     }
 }
 

@@ -28,7 +28,8 @@ impl Tiles for DenseTiles {
     fn beside<L: Lanes>(rows: usize) -> usize {
         match rows {
             _ if L::VECTORS < 32 => 1,
-            1..=4 => 4,
+            1..=5 => 4,
+            6..=8 => 3,
             _ => 2,
         }
     }
@@ -52,28 +53,38 @@ impl Tiles for DenseTiles {
         for c in 0..C {
             pair[c] = &x[c].as_chunks().0[steps.start..][..pairs];
         }
+        // A macro: a closure would be a function of its own, without the instruction set.
+        macro_rules! step {
+            ($i:expr, $next:expr) => {
+                let mut low = [lanes.splat(0.0); R];
+                let mut high = low;
+                for r in 0..R {
+                    lanes.prefetch(w[r].as_ptr().wrapping_add($i + AHEAD + $next));
+                    (low[r], high[r]) = lanes.halves(&w[r][$i]);
+                }
+                for c in 0..C {
+                    let x = lanes.splat(pair[c][$i][0]);
+                    for r in 0..R {
+                        sums[c][r] = lanes.mul_add(low[r], x, sums[c][r]);
+                    }
+                }
+                for c in 0..C {
+                    let x = lanes.splat(pair[c][$i][1]);
+                    for r in 0..R {
+                        sums[c][r] = lanes.mul_add(high[r], x, sums[c][r]);
+                    }
+                }
+            };
+        }
+        // Two loops: what is asked for ahead takes no registers from the rows' addresses.
         let mut i = 0;
+        while i + AHEAD < pairs {
+            step!(i, 0);
+            i += 1;
+        }
+        // After the last columns of these tiles come the first of the next.
         while i < pairs {
-            let mut low = [lanes.splat(0.0); R];
-            let mut high = low;
-            for r in 0..R {
-                // After the last columns of these tiles come the first of the next.
-                let next = if i + AHEAD < pairs { 0 } else { (R - 1) * pairs };
-                lanes.prefetch(w[r].as_ptr().wrapping_add(i + AHEAD + next));
-                (low[r], high[r]) = lanes.halves(&w[r][i]);
-            }
-            for c in 0..C {
-                let x = lanes.splat(pair[c][i][0]);
-                for r in 0..R {
-                    sums[c][r] = lanes.mul_add(low[r], x, sums[c][r]);
-                }
-            }
-            for c in 0..C {
-                let x = lanes.splat(pair[c][i][1]);
-                for r in 0..R {
-                    sums[c][r] = lanes.mul_add(high[r], x, sums[c][r]);
-                }
-            }
+            step!(i, (R - 1) * pairs);
             i += 1;
         }
         if pairs < steps.len() {

@@ -1,9 +1,11 @@
 //! Activations in the form in which products take them.
 
-use super::Level;
+use std::ops::Range;
+
 use super::digits::{DigitPart, DigitRow, DigitRows};
-use crate::WeightRows;
+use super::{Level, product};
 use crate::int4::GROUP;
+use crate::{Int4Matrix, WeightRows};
 
 /// Rows of activations in the form that products with one form of weights take.
 ///
@@ -144,6 +146,26 @@ impl<'a> Inputs<'a> {
     /// width than the weights that the rows were made for.
     pub fn multiply<W: WeightRows>(&self, w: &W, start: usize, out: &mut [&mut [f32]]) {
         self.multiply_at(Level::best(), w, start, out);
+    }
+
+    /// `out[m][i] += factors[m] · Σ_k w[start + i, k] · x[rows.start + m][k]`, each product rounded first: as [`Inputs::multiply`] of some
+    /// rows and [`crate::ops::add_scaled`].
+    ///
+    /// # Panics
+    /// As [`Inputs::multiply`], or if there are not as many factors as rows.
+    pub fn add_scaled(
+        &self,
+        rows: Range<usize>,
+        w: &Int4Matrix,
+        start: usize,
+        factors: &[f32],
+        out: &mut [&mut [f32]],
+    ) {
+        let width = out.first().map_or(0, |row| row.len());
+        assert!(self.cols == w.cols() && start + width <= w.rows(), "shape of the weights");
+        self.rows
+            .select(rows)
+            .with_digits(|x| product(Level::best(), w.tiles(), start, x, out, Some(factors)));
     }
 
     pub(super) fn multiply_at<W: WeightRows>(

@@ -23,7 +23,7 @@ pub(crate) trait Tiles: Sync {
     /// Most activation rows that the registers have room for.
     fn widest<L: Lanes>() -> usize;
 
-    /// Tiles, 1, 2 or 4, that share what is loaded of so many activation rows.
+    /// Tiles, 1 to 4, that share what is loaded of so many activation rows.
     fn beside<L: Lanes>(rows: usize) -> usize;
 
     /// `sums` plus the products of some steps of `R` tiles from `tile` on.
@@ -40,22 +40,26 @@ pub(crate) trait Tiles: Sync {
     fn finish<L: Lanes>(lanes: L, x: Self::Row<'_>, sum: L::V) -> L::V;
 }
 
-/// `out[m][i] = w[start + i] · x[m]` for as many weight rows as `out` is wide.
+/// `out[m][i] = w[start + i] · x[m]` for as many weight rows as `out` is wide; with factors
+/// `out[m][i] += factors[m] · (w[start + i] · x[m])`, each product rounded first.
 ///
 /// # Panics
-/// If `x` and `out` have different numbers of rows, or the rows of `out` different lengths.
+/// If there are factors of another number than rows, or where sums wait in the result, `x` and `out` have different numbers of rows, or the rows of `out` different lengths.
 pub(crate) fn product<'x, T: Tiles>(
     level: Level,
     tiles: &T,
     start: usize,
     x: &[T::Row<'x>],
     out: &mut [&mut [f32]],
+    factors: Option<&[f32]>,
 ) {
     assert_eq!(x.len(), out.len(), "rows of x and of the result");
+    assert!(factors.is_none_or(|factors| factors.len() == x.len()), "a factor for each row");
+    assert!(factors.is_none() || T::PART == usize::MAX, "sums that wait in the result");
     let width = out.first().map_or(0, |row| row.len());
     assert!(out.iter().all(|row| row.len() == width), "columns of the result");
     if width > 0 {
-        level.run(Product { tiles, start, x, out });
+        level.run(Product { tiles, start, x, out, factors });
     }
 }
 
@@ -64,6 +68,7 @@ struct Product<'a, 'x, 'o, T: Tiles> {
     start: usize,
     x: &'a [T::Row<'x>],
     out: &'a mut [&'o mut [f32]],
+    factors: Option<&'a [f32]>,
 }
 
 impl<T: Tiles> Kernel for Product<'_, '_, '_, T> {
@@ -71,7 +76,7 @@ impl<T: Tiles> Kernel for Product<'_, '_, '_, T> {
 
     #[inline(always)]
     fn run<L: Lanes>(self, lanes: L) {
-        let Self { tiles, start, x, out } = self;
+        let Self { tiles, start, x, out, factors } = self;
         let (first, end) = (start / LANES, (start + out[0].len()).div_ceil(LANES));
         let (steps, chunks) = (tiles.steps(), x.len().div_ceil(T::widest::<L>()));
         let part = if chunks > 1 { (T::PART / T::STEP).min(steps).max(1) } else { steps.max(1) };
@@ -84,15 +89,16 @@ impl<T: Tiles> Kernel for Product<'_, '_, '_, T> {
                 for chunk in 0..chunks {
                     // Chunks of about one width: a narrow one would wait for its own sums.
                     let count = (x.len() - m).div_ceil(chunks - chunk);
+                    let factors = factors.map(|factors| &factors[m..m + count]);
                     let (x, out) = (&x[m..m + count], &mut out[m..m + count]);
                     let (steps, near) = (steps.clone(), near.clone());
                     macro_rules! strip {
                         ($($columns:literal)*) => {
                             match count {
                                 $($columns if T::widest::<L>() >= $columns => {
-                                    lanes.apart(Strip::<T, $columns> { tiles, start, near, steps, x, out });
+                                    lanes.apart(Strip::<T, $columns> { tiles, start, near, steps, x, out, factors });
                                 })*
-                                _ => lanes.apart(Strip::<T, 1> { tiles, start, near, steps, x, out }),
+                                _ => lanes.apart(Strip::<T, 1> { tiles, start, near, steps, x, out, factors }),
                             }
                         };
                     }
@@ -112,6 +118,7 @@ struct Strip<'a, 'x, 'o, T: Tiles, const C: usize> {
     steps: Range<usize>,
     x: &'a [T::Row<'x>],
     out: &'a mut [&'o mut [f32]],
+    factors: Option<&'a [f32]>,
 }
 
 impl<T: Tiles, const C: usize> Kernel for Strip<'_, '_, '_, T, C> {
@@ -123,6 +130,10 @@ impl<T: Tiles, const C: usize> Kernel for Strip<'_, '_, '_, T, C> {
         while T::beside::<L>(C) >= 4 && tile + 4 <= end {
             self.tile::<L, 4>(lanes, tile);
             tile += 4;
+        }
+        while T::beside::<L>(C) == 3 && tile + 3 <= end {
+            self.tile::<L, 3>(lanes, tile);
+            tile += 3;
         }
         while T::beside::<L>(C) >= 2 && tile + 2 <= end {
             self.tile::<L, 2>(lanes, tile);
@@ -158,20 +169,25 @@ impl<T: Tiles, const C: usize> Strip<'_, '_, '_, T, C> {
                 }
             }
         }
+        let factors = self.factors;
+        let factor = |c: usize| factors.map(|factors| factors[c]);
         let column = (tile * LANES).wrapping_sub(self.start);
         if tile * LANES >= self.start && column + R * LANES <= self.out[0].len() {
-            for (sums, out) in sums.iter().zip(&mut *self.out) {
+            for (c, (sums, out)) in sums.iter().zip(&mut *self.out).enumerate() {
                 let lines = out[column..].as_chunks_mut().0;
                 for (sum, line) in sums.iter().zip(lines) {
-                    lanes.store(*sum, line);
+                    lanes.store(added(lanes, factor(c), *sum, line), line);
                 }
             }
             return;
         }
         let mut lines = [[[0.0; LANES]; R]; C];
+        if factors.is_some() {
+            self.take(tile, &mut lines);
+        }
         for c in 0..C {
             for r in 0..R {
-                lanes.store(sums[c][r], &mut lines[c][r]);
+                lanes.store(added(lanes, factor(c), sums[c][r], &lines[c][r]), &mut lines[c][r]);
             }
         }
         self.put(tile, &lines);
@@ -197,5 +213,14 @@ impl<T: Tiles, const C: usize> Strip<'_, '_, '_, T, C> {
         for (line, out) in lines.iter().zip(&mut *self.out) {
             out[column..][..place.len()].copy_from_slice(&line.as_flattened()[place.clone()]);
         }
+    }
+}
+
+/// A sum, or with a factor what `line` holds plus so many times the sum.
+#[inline(always)]
+fn added<L: Lanes>(lanes: L, factor: Option<f32>, sum: L::V, line: &Line) -> L::V {
+    match factor {
+        Some(factor) => lanes.add(lanes.load(line), lanes.mul(lanes.splat(factor), sum)),
+        None => sum,
     }
 }
