@@ -45,6 +45,7 @@ pub(crate) fn resolve(mut family: Family) -> Result<Family, Diagnostic> {
         }
         same_tunables(&family, variant).map_err(|message| fail(variant.at, message))?;
     }
+    taken(&family).map_err(|(at, message)| fail(at, message))?;
     compile_time.extend(family.variants[0].tunables.iter().map(|(name, _)| name.as_str()));
     for (name, value) in &family.constants {
         scope(&compile_time, "const", value.names())?;
@@ -74,6 +75,22 @@ pub(crate) fn resolve(mut family: Family) -> Result<Family, Diagnostic> {
         }
     }
     Ok(family)
+}
+
+/// Variants are asked in order: behind one that can always run and always is preferred none is taken.
+fn taken(family: &Family) -> Result<(), (At, String)> {
+    let always = |v: &crate::Variant| v.on.is_none() && v.when.is_empty() && v.prefer.is_empty();
+    let Some(first) = family.variants.iter().position(always) else { return Ok(()) };
+    match family.variants[first + 1..].iter().find(|variant| !variant.prefer.is_empty()) {
+        None => Ok(()),
+        Some(late) => Err((
+            late.at,
+            format!(
+                "variant `{}` is never preferred: `{}` in front of it always is",
+                late.name, family.variants[first].name
+            ),
+        )),
+    }
 }
 
 /// Names that stand alone as an axis and are no dimension: sizes that a launch brings.

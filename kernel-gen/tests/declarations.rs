@@ -44,6 +44,11 @@ fn faults_point_into_the_declaration() {
         ("variant a { T = 64 }", "", "probe.rs:2:11: `probe` needs at least one `variant`"),
         ("variant a { T = 64 }", "variant a { T = 64 } variant b { U = 1 }", "variant `b` sets"),
         ("variant a { T = 64 }", "variant a { T = 64 } variant a { T = 1 }", "variant `a` is defined twice"),
+        (
+            "variant a { T = 64 }",
+            "variant a { T = 64 } variant b { T = 1 } prefer M <= 1",
+            "probe.rs:4:32: variant `b` is never preferred: `a` in front of it always is",
+        ),
         ("y: mut", "x: mut", "`x` is defined twice"),
         ("N = H / T", "n = H / T", "constant `n` must be upper case"),
         ("y: mut bf16[M, H]", "y: mut f32", "cannot be `mut`"),

@@ -1,7 +1,8 @@
 // One row: residual add, norm and the product that reads it.
 //
 // A CTA has 16 rows of weights, a warp for each segment of K, as `dense` has, and producer warps that fill its ring of weights from
-// the start. Its other warps meanwhile make the whole normed row for themselves, which costs less than a launch in front.
+// the start. Its other warps, and HELPERS more, meanwhile make the whole normed row for themselves, which costs less than a launch in
+// front. With those each thread has so little of the row that the kernel behind finds registers, and brings its weights early.
 #pragma once
 
 #include "dense/gemm.cuh"
@@ -15,6 +16,12 @@ template <class U>
 struct Cut {
   static constexpr int K = U::H, SEGS = U::SEGS, GROUPS = U::SEGS, RUN = 1, CTAS = 1, STEP = 64, ROWS = 16, TOKENS = 0, WR = 1,
                        WT = 1, SLOTS = U::SLOTS;
+};
+
+// The warps that norm the row: those that multiply, and HELPERS more.
+template <class U>
+struct Team : U {
+  static constexpr int WARPS = U::WARPS + U::HELPERS;
 };
 
 // The sums of a warp's segment over the ring, for the token whose row begins at `x`: its first column holds them.
@@ -53,8 +60,9 @@ __device__ __forceinline__ void norm_dense(const __nv_bfloat16* h, const __nv_bf
                                            const __nv_bfloat16* w, __nv_bfloat16* sum, __nv_bfloat16* tap, __nv_bfloat16* y, int M, int R, int N,
                                            int T) {
   using Cut = norm_product::Cut<U>;
-  constexpr int CONSUMERS = 32 * U::WARPS;
-  const int row = blockIdx.z * 16, producer = int(threadIdx.x) - CONSUMERS;
+  using Team = norm_product::Team<U>;
+  constexpr int CONSUMERS = 32 * U::WARPS, TEAM = 32 * Team::WARPS;
+  const int row = blockIdx.z * 16, producer = int(threadIdx.x) - TEAM;
   const int64_t token = blockIdx.y;
   if (threadIdx.x < U::SLOTS) {
     ptx::barrier_init(S::full() + threadIdx.x, 32 * U::FEEDERS);
@@ -67,19 +75,20 @@ __device__ __forceinline__ void norm_dense(const __nv_bfloat16* h, const __nv_bf
     gemm::produce<Cut, S, 16, U::H, U::FEEDERS>(ptx::shared_address(S::ring()), w + int64_t(row) * U::H, N - row, producer / 32);
     return;
   }
-  norm::OwnRow<U> own;
+  norm::OwnRow<Team> own;
   own.load_gain(gain);
   ptx::grid_dependency_wait();
   own.load(h + token * U::H, parts + token * U::H, int64_t(M) * (U::H / 8), R);
   own.leave_squares(S::partial());
-  ptx::named_barrier<CONSUMERS>(1);
+  ptx::named_barrier<TEAM>(1);
   __nv_bfloat16* x = reinterpret_cast<__nv_bfloat16*>(S::x());
   own.normalise(S::partial(), eps, [&](int vec, const Bf16x8& residual, const Bf16x8& normed) {
     store8(x, vec, normed);
     if (row == 0) store8(sum + token * U::H, vec, residual);
     if (row == 0 && token < T) store8(tap + token * U::H, vec, residual);
   });
-  ptx::named_barrier<CONSUMERS>(1);
+  ptx::named_barrier<TEAM>(1);
+  if (int(threadIdx.x) >= CONSUMERS) return;
   float total[4] = {};
   norm_product::consume<U, S>(x, total);
   const int group = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -87,7 +96,7 @@ __device__ __forceinline__ void norm_dense(const __nv_bfloat16* h, const __nv_bf
     S::sums()[16 * group + lane / 4] = total[0];
     S::sums()[16 * group + 8 + lane / 4] = total[2];
   }
-  ptx::named_barrier<CONSUMERS>(1);
+  ptx::named_barrier<CONSUMERS>(2);
   if (threadIdx.x >= 16 || row + int(threadIdx.x) >= N) return;
   float all = S::sums()[threadIdx.x];
 #pragma unroll

@@ -3,7 +3,7 @@
 /// it gets the sum as well.
 family! { norm_dense, template "dense/norm_dense.cuh";
   dims    { H = hidden }
-  variant t1 { FEEDERS = 2 } when H % (64 * max(min(4, ceil_div(H, 512)), min(8, ceil_div(H, 5376)))) == 0 && H <= 7168
+  variant t1 { FEEDERS = 2, HELPERS = 3 } when H % (64 * max(min(4, ceil_div(H, 512)), min(8, ceil_div(H, 5376)))) == 0 && H <= 7168
   const   { SEGS = max(min(4, ceil_div(H, 512)), min(8, ceil_div(H, 5376))), WARPS = SEGS, LENGTH = H / SEGS,
             NORM_WARPS = ceil_div(H / 8, 64), SLOT = SEGS * 2048, SLOTS = min(LENGTH / 64, 83000 / SLOT) }
   require { H % 8 == 0 }
@@ -12,5 +12,5 @@ family! { norm_dense, template "dense/norm_dense.cuh";
   args    { h: bf16[M, H], parts: bf16[R, M, H], gain: bf16[H], eps: f32, w: bf16[N, H], sum: mut bf16[M, H], tap: mut bf16[T, H],
             y: mut bf16[M, N] }
   sass    { "HMMA.16816.F32.BF16" }
-  launch  { grid (1, M, ceil_div(N, 16)), block 32 * (WARPS + FEEDERS), pdl, optional }
+  launch  { grid (1, M, ceil_div(N, 16)), block 32 * (WARPS + HELPERS + FEEDERS), pdl, optional }
 }

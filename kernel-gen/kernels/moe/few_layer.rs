@@ -4,7 +4,6 @@
 family! { moe_few, template "moe/few_layer.cuh";
   dims    { H = hidden, I = expert_width / tp, E = experts / ep, T = experts_per_token }
   variant few { MIN_CTAS = 2, STAGES = 3 }
-  variant one { MIN_CTAS = 1, STAGES = 4 } when I <= 256 prefer M <= 1
   const   { THREADS = 256, WARPS = THREADS / 32, SLAB = 8, MOST_ROWS = 64, STAGE_BYTES = 2 * 1152, WHOLE_UNITS = 64 }
   require { H % 64 == 0, I % 64 == 0, MOST_ROWS * T <= 512, E <= 1024 }
   smem    { ring: u8[WARPS * STAGES * STAGE_BYTES] align 128, entries: i32[4 * E] align 16, bias: u32[4] align 16,

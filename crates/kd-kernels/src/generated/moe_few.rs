@@ -6,8 +6,8 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "moe_few",
-    contract: "c26fab7fa8e5698f",
-    variants: &["few", "one"],
+    contract: "cf69984469489522",
+    variants: &["few"],
     cooperative: true,
     pdl: true,
 };
@@ -140,13 +140,8 @@ impl MoeFew {
 fn eligible(_: &str, _: Dims, _n: i64, _m: i64) -> Option<bool> {
     Some(true)
 }
-fn preferred(variant: &str, _: Dims, _n: i64, m: i64) -> Option<bool> {
-    Some(
-        match variant {
-            "one" => m <= 1,
-            _ => true,
-        },
-    )
+fn preferred(_: &str, _: Dims, _n: i64, _m: i64) -> Option<bool> {
+    Some(true)
 }
 fn grid(_unit: &LoadedUnit, _: Dims, _n: i64, _m: i64) -> Option<crate::launch::Blocks> {
     Some(crate::launch::Blocks::Resident)

@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "norm_dense",
-    contract: "db2d8f2e017853d8",
+    contract: "d1d7481a2f1fd935",
     variants: &["t1"],
     cooperative: false,
     pdl: true,
