@@ -9,7 +9,8 @@
 #pragma once
 
 #include "attn/mla_softmax.cuh"
-#include "ptx/wgmma_ss.cuh"
+#include "ptx/tensor.cuh"
+#include "ptx/wgmma_low.cuh"
 
 namespace kd {
 namespace mla {
@@ -182,16 +183,16 @@ struct Scorer {
 
   // A quarter of a block's scores.
   __device__ __forceinline__ static void quarter(Scores& s, int slot, int number) {
-    const uint32_t queries = uint32_t(ptx::block_operand(ptx::shared_address(B::queries())));
-    const uint32_t keys = uint32_t(ptx::block_operand(ptx::shared_address(B::block(slot))));
+    const uint32_t queries = ptx::low_of_rows(ptx::shared_address(B::queries()));
+    const uint32_t keys = ptx::low_of_rows(ptx::shared_address(B::block(slot)));
 #pragma unroll
     for (int k = 0; k < Quarter<U>::STEPS; ++k) {
       // Product k lies 16 columns of 128 bytes' boxes further for each that is before it.
       const int column = Quarter<U>::at(number, k) / 32, at = column / 4 * (B::BYTES / 16) + column % 4 * 2;
       if (k == 0)
-        ptx::group_multiply_first_at(s, queries + at, keys + at);
+        ptx::wgmma_set_low(s, queries + at, keys + at);
       else
-        ptx::group_multiply_at(s, queries + at, keys + at);
+        ptx::wgmma_add_low(s, queries + at, keys + at);
     }
     ptx::wgmma_commit();
   }
@@ -332,7 +333,7 @@ struct Mixer {
   float sum[B::CHUNKS][16][4];
 
   __device__ __forceinline__ void multiply(int chunk, uint32_t weights, uint32_t latents, int k) {
-    ptx::group_multiply_rows_at(sum[chunk], weights + 2 * k, latents + chunk * (2 * B::BYTES / 16) + k * (KEYS * 128 / 16));
+    ptx::wgmma_add_low(sum[chunk], weights + 2 * k, latents + chunk * (2 * B::BYTES / 16) + k * (KEYS * 128 / 16));
   }
   __device__ __forceinline__ void clear() {
 #pragma unroll
@@ -347,40 +348,33 @@ struct Mixer {
       Mix mix = *reinterpret_cast<const Mix*>(S::base());
       mix.steps = B::same(mix.steps);
       if (mix.steps == 0) return;
-      const uint32_t flags = *reinterpret_cast<const uint32_t*>(S::changed()), lane = ptx::opaque(threadIdx.x) % 32;
+      const uint32_t flags = B::same(*reinterpret_cast<const uint32_t*>(S::changed())), lane = ptx::opaque(threadIdx.x) % 32;
       const int slot = block & 1;
       if (mix.first) clear();
-      const uint32_t weights = uint32_t(ptx::block_operand(ptx::shared_address(B::weights())));
-      const uint32_t latents = uint32_t(
-          ptx::rows_operand(ptx::shared_address(B::block(slot)) + mixer * (B::LATENTS / B::MIXERS * B::BYTES), B::BYTES));
+      const uint32_t weights = ptx::low_of_rows(ptx::shared_address(B::weights()));
+      const uint32_t latents = 
+          ptx::low_of_columns(ptx::shared_address(B::block(slot)) + mixer * (B::LATENTS / B::MIXERS * B::BYTES), B::BYTES);
       // Nothing is there to be scaled at an item's first step.
-      if (mix.steps == B::STEPS && (flags & (mix.first ? 0xfefefefeu : 0xffffffffu)) == 0) {
+      const uint32_t rises = B::same(mix.first) ? flags & 0xfefefefeu : flags;
+#pragma unroll 1
+      for (int first = 0; first < mix.steps;) {
+        if (rises & 0x01010101u << first) scale(rises, first);
+        int end = first + 1;
+        while (end < mix.steps && (rises & 0x01010101u << end) == 0) ++end;
+        ptx::pin(sum[0]), ptx::pin(sum[1]);
         ptx::wgmma_fence();
 #pragma unroll
         for (int i = 0; i < B::CHUNKS; ++i) {
 #pragma unroll
-          for (int k = 0; k < B::STEPS; ++k) multiply(i, weights, latents, k);
+          for (int k = 0; k < B::STEPS; ++k)
+            if (k >= first && k < end) multiply(i, weights, latents, k);
           ptx::wgmma_commit();
         }
-        ptx::wgmma_wait<1>();
-        ptx::pin(sum[0]);
-        ptx::barrier_arrive_warp(B::empty(slot, B::CHUNKS * mixer), lane);
         ptx::wgmma_wait<0>();
-        ptx::pin(sum[1]);
-      } else {
-#pragma unroll 1
-        for (int k = 0; k < mix.steps; ++k) {
-          if (k > 0 || !mix.first) scale(flags, k);
-          ptx::pin(sum[0]), ptx::pin(sum[1]);
-          ptx::wgmma_fence();
-#pragma unroll
-          for (int i = 0; i < B::CHUNKS; ++i) multiply(i, weights, latents, k);
-          ptx::wgmma_commit();
-          ptx::wgmma_wait<0>();
-          ptx::pin(sum[0]), ptx::pin(sum[1]);
-        }
-        ptx::barrier_arrive_warp(B::empty(slot, B::CHUNKS * mixer), lane);
+        ptx::pin(sum[0]), ptx::pin(sum[1]);
+        first = end;
       }
+      ptx::barrier_arrive_warp(B::empty(slot, B::CHUNKS * mixer), lane);
       ptx::barrier_arrive_warp(B::empty(slot, B::CHUNKS * mixer + 1), lane);
       ptx::barrier_arrive_warp(B::mixed(), lane);
       if (mix.last) store(work_of<S>(mix.turn), part_o, Z);

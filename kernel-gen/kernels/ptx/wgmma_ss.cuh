@@ -13,12 +13,6 @@ __device__ __forceinline__ uint64_t block_operand(uint32_t address) {
   return uint64_t(1) << 62 | uint64_t(1024 >> 4) << 32 | uint64_t(1) << 16 | (address & 0x3ffff) >> 4;
 }
 
-// A block whose rows are those of k, of 64 columns each, as tensor maps leave it: 64 columns further are `next` bytes, 16 values of k
-// 2048 (PTX ISA: strides of operands whose other dimension is contiguous).
-__device__ __forceinline__ uint64_t rows_operand(uint32_t address, uint32_t next) {
-  return uint64_t(1) << 62 | uint64_t(1024 >> 4) << 32 | uint64_t(next >> 4) << 16 | (address & 0x3ffff) >> 4;
-}
-
 // sum[64][8 * TILES] += a[64][16] * b[8 * TILES][16]^T, bf16 in, f32 sums: warp w of the group holds rows 16w to 16w + 15, and of
 // each eight columns what `mma_16816_bf16` holds. Runs on until it is waited for.
 #define KD_SUMS(n) "+f"(sum[n][0]), "+f"(sum[n][1]), "+f"(sum[n][2]), "+f"(sum[n][3])
@@ -30,8 +24,7 @@ __device__ __forceinline__ uint64_t rows_operand(uint32_t address, uint32_t next
 #define KD_SUMS_11 KD_SUMS_9, KD_SUMS(9), KD_SUMS(10)
 #define KD_SUMS_12 KD_SUMS_11, KD_SUMS(11)
 #define KD_SUMS_14 KD_SUMS_12, KD_SUMS(12), KD_SUMS(13)
-#define KD_SUMS_16 KD_SUMS_14, KD_SUMS(14), KD_SUMS(15)
-#define KD_SUMS_17 KD_SUMS_16, KD_SUMS(16)
+#define KD_SUMS_17 KD_SUMS_14, KD_SUMS(14), KD_SUMS(15), KD_SUMS(16)
 #define KD_SUMS_22 KD_SUMS_17, KD_SUMS(17), KD_SUMS(18), KD_SUMS(19), KD_SUMS(20), KD_SUMS(21)
 #define KD_TEN(t) "%" #t "0,%" #t "1,%" #t "2,%" #t "3,%" #t "4,%" #t "5,%" #t "6,%" #t "7,%" #t "8,%" #t "9,"
 #define KD_10 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,"
@@ -44,7 +37,6 @@ __device__ __forceinline__ uint64_t rows_operand(uint32_t address, uint32_t next
 #define KD_NAMES_11 KD_40 "%40,%41,%42,%43"
 #define KD_NAMES_12 KD_40 "%40,%41,%42,%43,%44,%45,%46,%47"
 #define KD_NAMES_14 KD_40 KD_TEN(4) "%50,%51,%52,%53,%54,%55"
-#define KD_NAMES_16 KD_40 KD_TEN(4) KD_TEN(5) "%60,%61,%62,%63"
 #define KD_NAMES_17 KD_40 KD_TEN(4) KD_TEN(5) "%60,%61,%62,%63,%64,%65,%66,%67"
 #define KD_NAMES_22 KD_40 KD_TEN(4) KD_TEN(5) KD_TEN(6) KD_TEN(7) "%80,%81,%82,%83,%84,%85,%86,%87"
 #define KD_GROUP_MULTIPLY(tiles, columns, a_name, b_name)                                                              \
@@ -65,35 +57,6 @@ KD_GROUP_MULTIPLY(14, 112, "%56", "%57")
 KD_GROUP_MULTIPLY(17, 136, "%68", "%69")
 KD_GROUP_MULTIPLY(22, 176, "%88", "%89")
 #undef KD_GROUP_MULTIPLY
-
-// The same for operands whose strides of eight rows are 1024 bytes, by the low half of what block_operand or rows_operand says: no
-// registers for what is known.
-#define KD_OPERANDS(a, b)                                                                                               \
-  "{\n\t.reg .b64 a, b;\n\tmov.b64 a, {" a ", 0x40000040};\n\tmov.b64 b, {" b ", 0x40000040};\n\t"
-__device__ __forceinline__ void group_multiply_at(float (&sum)[8][4], uint32_t a, uint32_t b) {
-  asm volatile(KD_OPERANDS("%32", "%33") "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" KD_NAMES_8
-                                         "}, a, b, 1, 1, 1, 0, 0;\n\t}"
-               : KD_SUMS_8
-               : "r"(a), "r"(b));
-}
-// The first product of sums, whatever `sum` is.
-__device__ __forceinline__ void group_multiply_first_at(float (&sum)[8][4], uint32_t a, uint32_t b) {
-#define KD_SUMS_SET(n) "=f"(sum[n][0]), "=f"(sum[n][1]), "=f"(sum[n][2]), "=f"(sum[n][3])
-  asm volatile(KD_OPERANDS("%32", "%33") ".reg .pred add;\n\tsetp.ne.u32 add, 0, 0;\n\t"
-               "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {" KD_NAMES_8 "}, a, b, add, 1, 1, 0, 0;\n\t}"
-               : KD_SUMS_SET(0), KD_SUMS_SET(1), KD_SUMS_SET(2), KD_SUMS_SET(3), KD_SUMS_SET(4), KD_SUMS_SET(5), KD_SUMS_SET(6),
-                 KD_SUMS_SET(7)
-               : "r"(a), "r"(b));
-#undef KD_SUMS_SET
-}
-// sum[64][128] += a[64][16] * b[16][128]: `b` is a rows_operand.
-__device__ __forceinline__ void group_multiply_rows_at(float (&sum)[16][4], uint32_t a, uint32_t b) {
-  asm volatile(KD_OPERANDS("%64", "%65") "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" KD_NAMES_16
-                                         "}, a, b, 1, 1, 1, 0, 1;\n\t}"
-               : KD_SUMS_16
-               : "r"(a), "r"(b));
-}
-#undef KD_OPERANDS
 #undef KD_NAMES_3
 #undef KD_SUMS_3
 #undef KD_NAMES_5
@@ -110,8 +73,6 @@ __device__ __forceinline__ void group_multiply_rows_at(float (&sum)[16][4], uint
 #undef KD_SUMS_12
 #undef KD_NAMES_14
 #undef KD_SUMS_14
-#undef KD_NAMES_16
-#undef KD_SUMS_16
 #undef KD_NAMES_17
 #undef KD_SUMS_17
 #undef KD_NAMES_22
