@@ -260,12 +260,17 @@ struct Scorer {
         float keep[B::STEPS][2];
         uint32_t rises = 0;
         bool up = !whole;
+        // Rounded once, wherever they are used: a product that became part of a sum would have other bits.
+#pragma unroll
+        for (int n = 0; n < PAGE / 8; ++n)
+#pragma unroll
+          for (int c = 0; c < 4; ++c) s[n][c] = __fmul_rn(s[n][c], factor);
         if (whole) {
 #pragma unroll
           for (int r = 0; r < 2; ++r) {
             float top = -INFINITY;
 #pragma unroll
-            for (int n = 0; n < PAGE / 8; ++n) top = fmaxf(top, fmaxf(s[n][2 * r] * factor, s[n][2 * r + 1] * factor));
+            for (int n = 0; n < PAGE / 8; ++n) top = fmaxf(top, fmaxf(s[n][2 * r], s[n][2 * r + 1]));
             up |= top > row[r].base + SLACK;
           }
         }
@@ -276,7 +281,6 @@ struct Scorer {
             for (int r = 0; r < 2; ++r) {
               float one[4];
               take(one, s, k, r);
-              Softmax::scale<true>(one, factor, Step{});
               weights[k][r] = row[r].template take<true>(one, true, 1.0f);
             }
         } else {
@@ -290,7 +294,7 @@ struct Scorer {
               take(one, s, k, r);
               const int mine = own + 8 * r;
               bool changed;
-              weights[k][r] = row[r].template weigh<false>(one, factor, step, mine >= step.low && mine < step.high, keep[k][r], changed);
+              weights[k][r] = row[r].template weigh<false>(one, 1.0f, step, mine >= step.low && mine < step.high, keep[k][r], changed);
               rises |= uint32_t(changed) << k;
             }
           }

@@ -38,7 +38,7 @@ struct Softmax {
     const int t = threadIdx.x % 4;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      s[i] = __fmul_rn(s[i], factor);  // rounded, wherever it is used
+      s[i] *= factor;
       if (ALL) continue;
       if (i / 2 * 8 + 2 * t + i % 2 >= step.keys) s[i] = -INFINITY;
       if (step.keys < 0) s[i] = __int_as_float(0x7fffffff);
