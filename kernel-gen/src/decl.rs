@@ -27,7 +27,7 @@ pub struct Family {
     pub require: Vec<Comparison>,
     /// Shared memory, in order.
     pub smem: Vec<SharedMember>,
-    /// Instructions that the SASS of every unit must contain, as the disassembler spells them.
+    /// Instructions that the SASS of every unit must contain, as the disassembler spells them; `A|B`: one of these.
     pub sass: Vec<String>,
     /// Kernel operands, in order.
     pub operands: Vec<Operand>,

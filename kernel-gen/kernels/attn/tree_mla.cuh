@@ -10,6 +10,7 @@
 #pragma once
 
 #include "attn/mla_cluster.cuh"
+#include "attn/mla_groups.cuh"
 #include "attn/mla_narrow.cuh"
 #include "attn/mla_wide_items.cuh"
 #include "ptx/pdl.cuh"
@@ -174,7 +175,9 @@ __device__ __forceinline__ void tree_mla(const __nv_bfloat16* q, const __nv_bflo
     ptx::grid_dependency_wait();
     ptx::grid_dependency_launch();
     const SetUp<U, S, Taken> next = {pages, table, starts, committed, ancestors, scale, X, B, P, {queue}};
-    if constexpr (U::MT > 0)
+    if constexpr (U::GROUPS > 0)
+      group_items<U, S>({entries, pages, scratch, q}, next, part_o, part_ml, Z);
+    else if constexpr (U::MT > 0)
       wide_items<U, S>({pages, scratch, q}, next, part_o, part_ml, Z);
     else
       narrow_items<U, S>({pages, scratch, q}, next, part_o, part_ml, Z);

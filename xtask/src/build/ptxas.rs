@@ -16,7 +16,7 @@ pub(crate) struct Report {
 
 /// Reads the output of `ptxas -v` for a file with one kernel.
 pub(crate) fn parse(text: &str) -> Result<Report> {
-    let registers = before(text, " registers").context("the assembler reported no register count")?;
+    let registers = before(text, " registers, used ").context("the assembler reported no register count")?;
     let stores = before(text, " bytes spill stores").unwrap_or_default();
     let loads = before(text, " bytes spill loads").unwrap_or_default();
     let stack_bytes = before(text, " bytes stack frame").unwrap_or_default();
@@ -35,6 +35,7 @@ mod tests {
 
     const REPORT: &str = "\
 ptxas info    : 0 bytes gmem
+ptxas info    : (C7519) warpgroup.arrive is injected by compiler to allow use of registers in GMMA in function 'k'
 ptxas info    : Compiling entry function 'k' for 'sm_90a'
 ptxas info    : Function properties for k
     16 bytes stack frame, 24 bytes spill stores, 40 bytes spill loads

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 /// Those of `declared` that no line of the disassembly `listing` executes.
 ///
-/// `HMMA.16816.F32` is found in `HMMA.16816.F32.BF16`, but not in `HMMA.16816.F32X`.
+/// `HMMA.16816.F32` is found in `HMMA.16816.F32.BF16`, but not in `HMMA.16816.F32X`; of `HMMA|HGMMA` either will do.
 pub(crate) fn missing<'a>(declared: &'a [String], listing: &str) -> Vec<&'a str> {
     let present: BTreeSet<&str> = listing.lines().filter_map(opcode).collect();
     let found = |wanted: &str| {
@@ -12,7 +12,7 @@ pub(crate) fn missing<'a>(declared: &'a [String], listing: &str) -> Vec<&'a str>
             opcode.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         })
     };
-    declared.iter().map(String::as_str).filter(|wanted| !found(wanted)).collect()
+    declared.iter().map(String::as_str).filter(|wanted| !wanted.split('|').any(found)).collect()
 }
 
 /// The opcode of a line such as `/*0b60*/  @!P0 HMMA.16816.F32.BF16 R4, R8, R2, R4 ;`.
@@ -45,5 +45,7 @@ mod tests {
         assert_eq!(missing(&declared, LISTING), ["HGMMA", "HMMA.16816.F3"]);
         assert_eq!(missing(&declared[..3], LISTING), Vec::<&str>::new());
         assert_eq!(missing(&declared[..1], ""), ["HMMA.16816.F32.BF16"]);
+        let declared = ["HGMMA|HMMA.16816", "HGMMA|HMMA.1688"].map(str::to_owned);
+        assert_eq!(missing(&declared, LISTING), ["HGMMA|HMMA.1688"]);
     }
 }

@@ -6,8 +6,8 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "tree_mla",
-    contract: "e955feff1fed58f7",
-    variants: &["c8", "c16", "m64", "n8", "n16"],
+    contract: "76248d12f4dfb2e2",
+    variants: &["c8", "c16", "g64", "m64", "n8", "n16"],
     cooperative: false,
     pdl: true,
 };
@@ -197,6 +197,16 @@ fn preferred(
                                 arith::add(70, arith::div(20200, arith::max(1, p)?)?)?,
                             )?,
                         )?
+            }
+            "g64" => {
+                arith::mul(t, h)?
+                    > arith::max(
+                        arith::mul(12, b)?,
+                        arith::max(
+                            96,
+                            arith::min(1024, arith::div(4608, arith::max(1, p)?)?)?,
+                        )?,
+                    )?
             }
             "m64" => {
                 arith::mul(t, h)?
