@@ -6,6 +6,7 @@
 
 mod batch;
 pub mod bench;
+mod block_attention;
 mod drafter;
 mod fp8;
 mod leaves;

@@ -9,6 +9,7 @@ use half::bf16;
 use kd_kernels::families::{latent_gather, latent_gather_fp8, prefill_attention};
 use kd_kernels::{Choice, CudaSlice, Device, KernelError, Kernels, Product, Stream, TensorMut, TensorRef};
 
+use crate::block_attention::BlockAttention;
 use crate::{KvCacheDtype, MlaConfig, PAGE_TOKENS};
 
 /// f32 values that a row and head keeps beside its sums of values: top and part of the sum of weights of four threads.
@@ -23,7 +24,7 @@ const KEYS: usize = 8192;
 pub struct Prefill {
     gather: Gather,
     expand: Product,
-    attention: prefill_attention::PrefillAttention,
+    attention: BlockAttention,
     config: MlaConfig,
     block: usize,
 }
@@ -109,6 +110,11 @@ impl Prefill {
             config,
             block,
         })
+    }
+
+    /// What a launch may be made to take in place of its choice.
+    pub(crate) fn variants(&self) -> impl Iterator<Item = &'static str> {
+        self.attention.variants()
     }
 
     /// Memory for chunks of up to `rows` rows: per key of a block `latent + rope + heads · (nope + value)` bf16, per row
@@ -221,7 +227,7 @@ fn units(
     kernels: &Kernels,
     config: MlaConfig,
     cache: KvCacheDtype,
-) -> Result<(Gather, prefill_attention::PrefillAttention), KernelError> {
+) -> Result<(Gather, BlockAttention), KernelError> {
     let size = |size: usize| i64::try_from(size).unwrap_or(i64::MAX);
     let [n, r, vd, c] = [config.nope, config.rope, config.value, config.latent].map(size);
     let gather = match cache {
@@ -234,7 +240,7 @@ fn units(
         }
     };
     let dims = prefill_attention::Dims { n, r, vd, c };
-    Ok((gather, prefill_attention::PrefillAttention::load(kernels, dims)?))
+    Ok((gather, BlockAttention::load(kernels, dims)?))
 }
 
 impl Workspace {

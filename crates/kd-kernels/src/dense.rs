@@ -108,7 +108,10 @@ impl DenseProduct {
 }
 
 /// A family that only some architectures have, if this is one.
-pub(crate) fn if_built<T>(loaded: Result<T, KernelError>) -> Result<Option<T>, KernelError> {
+///
+/// # Errors
+/// All of loading but the lack of a unit.
+pub fn if_built<T>(loaded: Result<T, KernelError>) -> Result<Option<T>, KernelError> {
     match loaded {
         Ok(family) => Ok(Some(family)),
         Err(KernelError::NoUnit { .. }) => Ok(None),

@@ -33,7 +33,7 @@ pub mod testing;
 
 pub use bundle::Bundle;
 pub use cudarc::driver::{CudaSlice, CudaView, CudaViewMut, DeviceRepr, DriverError, ValidAsZeroBits};
-pub use dense::DenseProduct;
+pub use dense::{DenseProduct, if_built};
 pub use dense_scratch::DenseScratch;
 pub use device::{Device, Stream, driver_version};
 pub use error::KernelError;

@@ -131,12 +131,12 @@ __device__ __forceinline__ void hide(const Place<U>& at, Scores<U>& score, Bound
     }
 }
 
-// Raises the tops to those of `score` as well, and makes what is known relative to them. `base` becomes the exponent that
-// counts as zero; a row that has seen no key keeps sum 0.
 template <class U>
-__device__ __forceinline__ void raise(const Scores<U>& score, float factor, float (&base)[U::MT][2], Running<U>& known) {
-  float top[U::MT][2];
-  bool grown = false;
+using Tops = float[U::MT][2];
+
+// The tops of what is known and `score`.
+template <class U>
+__device__ __forceinline__ void tops(const Scores<U>& score, const Running<U>& known, Tops<U>& top) {
   // Step by step for all rows at once: each step waits long for its result.
 #pragma unroll
   for (int m = 0; m < U::MT; ++m)
@@ -157,6 +157,13 @@ __device__ __forceinline__ void raise(const Scores<U>& score, float factor, floa
 #pragma unroll
       for (int half = 0; half < 2; ++half)
         top[m][half] = fmaxf(top[m][half], __shfl_xor_sync(0xffffffffu, top[m][half], step));
+}
+
+// Raises the tops to `top`, and makes what is known relative to them. `base` becomes the exponent that counts as zero; a row
+// that has seen no key keeps sum 0.
+template <class U>
+__device__ __forceinline__ void raise(const Tops<U>& top, float factor, Tops<U>& base, Running<U>& known) {
+  bool grown = false;
 #pragma unroll
   for (int m = 0; m < U::MT; ++m)
 #pragma unroll
@@ -180,9 +187,17 @@ __device__ __forceinline__ void raise(const Scores<U>& score, float factor, floa
   }
 }
 
+// The same to those of `score` as well.
+template <class U>
+__device__ __forceinline__ void raise(const Scores<U>& score, float factor, Tops<U>& base, Running<U>& known) {
+  Tops<U> top;
+  tops<U>(score, known, top);
+  raise<U>(top, factor, base, known);
+}
+
 // Scores to weights.
 template <class U>
-__device__ __forceinline__ void weigh(Scores<U>& score, float factor, const float (&base)[U::MT][2], Running<U>& known) {
+__device__ __forceinline__ void weigh(Scores<U>& score, float factor, const Tops<U>& base, Running<U>& known) {
 #pragma unroll
   for (int n = 0; n < U::NB / 8; ++n)
 #pragma unroll
@@ -199,6 +214,12 @@ __device__ __forceinline__ uint32_t pack(float low, float high) {
   return uint32_t(__bfloat16_as_ushort(pair.y)) << 16 | __bfloat16_as_ushort(pair.x);
 }
 
+// Weights of sixteen keys, from tile 2 * `k` of 8 on, as an operand.
+__device__ __forceinline__ void weights_of(const float (*weight)[4], int k, uint32_t (&a)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) a[i] = pack(weight[2 * k + i / 2][i % 2 * 2], weight[2 * k + i / 2][i % 2 * 2 + 1]);
+}
+
 // Adds the weighted values of NB keys from `v` on.
 template <class U>
 __device__ __forceinline__ void multiply_values(const Place<U>& at, const Scores<U>& weight, uint32_t v,
@@ -209,9 +230,7 @@ __device__ __forceinline__ void multiply_values(const Place<U>& at, const Scores
   for (int k = 0; k < U::NB / 16; ++k) {
     uint32_t a[U::MT][4];
 #pragma unroll
-    for (int m = 0; m < U::MT; ++m)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) a[m][i] = pack(weight[m][2 * k + i / 2][i % 2 * 2], weight[m][2 * k + i / 2][i % 2 * 2 + 1]);
+    for (int m = 0; m < U::MT; ++m) weights_of(weight[m], k, a[m]);
 #pragma unroll
     for (int n = 0; n < U::VD / 16; ++n) {
       uint32_t b[4];

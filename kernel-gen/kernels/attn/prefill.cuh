@@ -112,6 +112,57 @@ __device__ __forceinline__ void attend(const Place<U>& at, const Block<U>& block
   ptx::copy_wait<0>();
 }
 
+// The rows of a tile from `row` on, of M rows of H heads: what they know, in memory and as a result. `part_ml` has top and part
+// of the sum of each of the four threads that share a row.
+template <class U>
+struct State {
+  const Place<U>& at;
+  float *part_o, *part_ml;
+  int row, head, M, H;
+
+  template <class Visit>
+  __device__ __forceinline__ void each(Visit visit) const {
+#pragma unroll
+    for (int m = 0; m < U::MT; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int mine = row + at.row + 16 * m + 8 * half + at.g;
+        if (mine < M) visit(m, half, int64_t(mine) * H + head);
+      }
+  }
+  __device__ __forceinline__ void load(Running<U>& known) const {
+    each([&](int m, int half, int64_t to) {
+      known.top[m][half] = part_ml[8 * to + 2 * at.t];
+      known.sum[m][half] = part_ml[8 * to + 2 * at.t + 1];
+#pragma unroll
+      for (int n = 0; n < U::VD / 8; ++n) {
+        const float2 from = *reinterpret_cast<const float2*>(part_o + to * U::VD + 8 * n + 2 * at.t);
+        known.out[m][n][2 * half] = from.x, known.out[m][n][2 * half + 1] = from.y;
+      }
+    });
+  }
+  __device__ __forceinline__ void store(const Running<U>& known) const {
+    each([&](int m, int half, int64_t to) {
+      part_ml[8 * to + 2 * at.t] = known.top[m][half];
+      part_ml[8 * to + 2 * at.t + 1] = known.sum[m][half];
+#pragma unroll
+      for (int n = 0; n < U::VD / 8; ++n)
+        *reinterpret_cast<float2*>(part_o + to * U::VD + 8 * n + 2 * at.t) =
+            make_float2(known.out[m][n][2 * half], known.out[m][n][2 * half + 1]);
+    });
+  }
+  __device__ __forceinline__ void finish(Running<U>& known, __nv_bfloat16* y) const {
+    join_lanes<U>(known);
+    each([&](int m, int half, int64_t to) {
+      const float share = 1.0f / known.sum[m][half];
+#pragma unroll
+      for (int n = 0; n < U::VD / 8; ++n)
+        *reinterpret_cast<uint32_t*>(y + to * U::VD + 8 * n + 2 * at.t) =
+            pack(known.out[m][n][2 * half] * share, known.out[m][n][2 * half + 1] * share);
+    });
+  }
+};
+
 }  // namespace flash
 
 template <class U, class S>
@@ -143,49 +194,17 @@ __device__ __forceinline__ void prefill_attention(const __nv_bfloat16* q, const 
   ptx::copy_commit();
 
   flash::Running<U> known;
-  const auto each = [&](auto visit) {
-#pragma unroll
-    for (int m = 0; m < U::MT; ++m)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int mine = row + at.row + 16 * m + 8 * half + at.g;
-        if (mine < M) visit(m, half, int64_t(mine) * H + head);
-      }
-  };
-  if (resumed)
-    each([&](int m, int half, int64_t to) {
-      known.top[m][half] = part_ml[8 * to + 2 * at.t];
-      known.sum[m][half] = part_ml[8 * to + 2 * at.t + 1];
-#pragma unroll
-      for (int n = 0; n < U::VD / 8; ++n) {
-        const float2 from = *reinterpret_cast<const float2*>(part_o + to * U::VD + 8 * n + 2 * at.t);
-        known.out[m][n][2 * half] = from.x, known.out[m][n][2 * half + 1] = from.y;
-      }
-    });
+  const flash::State<U> state = {at, part_o, part_ml, row, head, M, H};
+  if (resumed) state.load(known);
   ptx::copy_wait<0>();
   __syncthreads();
   const flash::Queries<U> queries(at, shared + In::QUERIES + at.row * flash::Rows<U::KD>::BYTES);
   __syncthreads();  // tiles may take their place
   flash::attend<U>(at, block, queries, shared, seen, factor, known);
-  if (!finished) {
-    each([&](int m, int half, int64_t to) {
-      part_ml[8 * to + 2 * at.t] = known.top[m][half];
-      part_ml[8 * to + 2 * at.t + 1] = known.sum[m][half];
-#pragma unroll
-      for (int n = 0; n < U::VD / 8; ++n)
-        *reinterpret_cast<float2*>(part_o + to * U::VD + 8 * n + 2 * at.t) =
-            make_float2(known.out[m][n][2 * half], known.out[m][n][2 * half + 1]);
-    });
-    return;
-  }
-  flash::join_lanes<U>(known);
-  each([&](int m, int half, int64_t to) {
-    const float share = 1.0f / known.sum[m][half];
-#pragma unroll
-    for (int n = 0; n < U::VD / 8; ++n)
-      *reinterpret_cast<uint32_t*>(y + to * U::VD + 8 * n + 2 * at.t) =
-          flash::pack(known.out[m][n][2 * half] * share, known.out[m][n][2 * half + 1] * share);
-  });
+  if (finished)
+    state.finish(known, y);
+  else
+    state.store(known);
 }
 
 }  // namespace kd

@@ -41,3 +41,18 @@ family! { prefill_attention, template "attn/prefill.cuh";
   sass    { "HMMA.16816.F32.BF16", "LDSM.16.M88.4", "LDGSTS" }
   launch  { grid ceil_div(M, ROWS) * H, block THREADS, pdl }
 }
+
+/// `prefill_attention` by warpgroups, on sm_90a alone, with the same bits.
+family! { prefill_wgmma, template "attn/prefill_wgmma.cuh";
+  dims    { N = nope_dim, R = rope_dim, VD = value_dim, C = kv_lora_rank }
+  variant g64 { KEYS = 6, VALUES = 5 } on sm_90a when N % 64 == 0 && R % 64 == 0 && N + R <= 192 && VD == 128
+  const   { KD = N + R, MT = 1, NB = 64, GROUPS = 2, WM = 4, BOX = 64, KEY_BYTES = 2 * NB * KD, VALUE_BYTES = 2 * NB * VD }
+  require { C % 8 == 0 }
+  smem    { keys: u8[KEYS * KEY_BYTES] align 1024, values: u8[VALUES * VALUE_BYTES] align 1024, keys_full: u64[KEYS],
+            keys_empty: u64[KEYS], values_full: u64[VALUES], values_empty: u64[VALUES] }
+  args    { q: bf16[M, H, N + R], kv: bf16[T, H * (N + VD)] boxes [NB, BOX], entries: bf16[T, C + R] boxes [NB, BOX], ahead: i32,
+            scale: f32, resumed: i32, finished: i32, part_o: mut f32[M, H, VD], part_ml: mut f32[M, H, 8],
+            y: mut bf16[M, H, VD] }
+  sass    { "HGMMA", "UTMALDG.2D" }
+  launch  { grid resident, block 128 * GROUPS + 128, pdl, optional }
+}

@@ -66,4 +66,23 @@ KD_WGMMA(6, 48, 24, 25, 26, 27, 28)
 KD_WGMMA(7, 56, 28, 29, 30, 31, 32)
 KD_WGMMA(8, 64, 32, 33, 34, 35, 36)
 
+// Where a block of 16 rows of k or more of 128 values lies that tensor maps leave in two boxes of 64 values a row, 128 bytes: `box`
+// bytes from one to the other. Rows come as they are in memory, k by k, so this is for products that transpose `b`.
+__device__ __forceinline__ uint64_t wgmma_columns(uint32_t address, uint32_t box) {
+  return uint64_t(address >> 4 & 0x3fff) | uint64_t(box >> 4) << 16 | uint64_t(1024 >> 4) << 32 | uint64_t(1) << 62;
+}
+
+// d[64][128] += a[64][16] * b[16][128], as wgmma_add; `b` is what wgmma_columns says, and 16 rows of k further is 128 more.
+__device__ __forceinline__ void wgmma_add_columns(float (&d)[16][4], const uint32_t (&a)[4], uint64_t b) {
+#define KD_FOUR(j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
+  asm volatile(
+      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" KD_D8
+      ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, "
+      "%56, %57, %58, %59, %60, %61, %62, %63}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
+      : KD_FOUR(0), KD_FOUR(1), KD_FOUR(2), KD_FOUR(3), KD_FOUR(4), KD_FOUR(5), KD_FOUR(6), KD_FOUR(7), KD_FOUR(8), KD_FOUR(9),
+        KD_FOUR(10), KD_FOUR(11), KD_FOUR(12), KD_FOUR(13), KD_FOUR(14), KD_FOUR(15)
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+#undef KD_FOUR
+}
+
 }  // namespace kd::ptx

@@ -75,7 +75,7 @@ impl Sequence {
         &self.queries[token * self.shape.query()..][..self.shape.query()]
     }
 
-    /// Chunks in blocks of every size, with pages of `cache`.
+    /// Chunks in blocks of every size, by every variant, with pages of `cache`.
     fn check(
         &self,
         device: &Device,
@@ -85,21 +85,22 @@ impl Sequence {
         cache: KvCacheDtype,
     ) -> Result<Vec<Outcome>, Failure> {
         let keys = Keys::expand(self.shape, &self.kv_b, &self.entries);
+        let expected: Vec<_> = (0..TOKENS).map(|token| keys.attend(self.query(token), token + 1)).collect();
         let (mut outcomes, mut whole) = (Vec::new(), None);
         for block in BLOCKS {
             let prefill = Prefill::new(device, kernels, config, block, cache)?;
-            for rows in ROWS {
-                let unit = format!("prefill of {TOKENS} tokens in blocks of {block}, pages {cache:?}");
+            for (variant, rows) in prefill.variants().flat_map(|variant| ROWS.map(|rows| (variant, rows))) {
+                let unit =
+                    format!("prefill of {TOKENS} tokens in blocks of {block}, {variant}, pages {cache:?}");
                 let wrong = |what| Failure::Wrong { unit: unit.clone(), rows, what };
-                let (y, micros) = self.run(stream, &prefill, rows, cache)?;
+                let (y, micros) = self.run(stream, &prefill, variant, rows, cache)?;
                 let whole = whole.get_or_insert_with(|| y.clone());
                 let mut bound = Bound::default();
                 for row in 0..rows {
                     let token = TOKENS - rows + row;
-                    let expected = keys.attend(self.query(token), token + 1);
-                    expected.judge(row, &y.values(row), &mut bound).map_err(wrong)?;
+                    expected[token].judge(row, &y.values(row), &mut bound).map_err(wrong)?;
                     if first_difference(whole.row(token), y.row(row)).is_some() {
-                        return Err(wrong(format!("token {token} depends on chunk and block")));
+                        return Err(wrong(format!("token {token} depends on chunk, block and variant")));
                     }
                 }
                 let bytes = self.bytes(rows);
@@ -120,6 +121,7 @@ impl Sequence {
         &self,
         stream: &Stream,
         prefill: &Prefill,
+        variant: &str,
         rows: usize,
         cache: KvCacheDtype,
     ) -> Result<(Written, f64), KernelError> {
@@ -162,7 +164,7 @@ impl Sequence {
             stream.synchronize()?;
             begin = Instant::now();
             let mut out = y.tensor(stream, [rows, heads, value])?;
-            prefill.launch(stream, Choice::Auto, &chunk, &mut workspace, &mut out)?;
+            prefill.launch(stream, Choice::Forced(variant), &chunk, &mut workspace, &mut out)?;
             stream.synchronize()?;
         }
         let micros = begin.elapsed().as_secs_f64() * 1e6;

@@ -1,4 +1,4 @@
-//! `prefill_attention` and `latent_gather`, and the chain of a whole chunk, against expanded MLA in f64.
+//! `prefill_attention` and `prefill_wgmma` against expanded MLA in f64.
 
 use half::bf16;
 use kd_kernels::bundle::Row;
@@ -9,6 +9,7 @@ use kd_kernels::selftest::{
 use kd_kernels::{Choice, CudaSlice, Device, KernelError, Kernels, Stream, TensorRef};
 
 use super::expanded::{Keys, Shape};
+use crate::block_attention::BlockAttention;
 
 /// Keys of the block that all rows see: no whole number of tiles of any variant.
 const KEYS: usize = 203;
@@ -34,7 +35,7 @@ pub(super) fn check(
 ) -> Result<Vec<Outcome>, Failure> {
     let mut outcomes = Vec::new();
     let most = rows.iter().copied().max().unwrap_or_default();
-    for row in units(kernels, "prefill_attention") {
+    for row in ["prefill_attention", "prefill_wgmma"].into_iter().flat_map(|family| units(kernels, family)) {
         let subject = WholeBlock::new(device, kernels, row, most, seed)?;
         for case in CASES {
             let wrong = |what| Failure::Wrong { unit: row.unit.clone(), rows: case.0, what };
@@ -53,7 +54,7 @@ struct WholeBlock {
     stream: Stream,
     unit: String,
     variant: String,
-    kernel: prefill_attention::PrefillAttention,
+    kernel: BlockAttention,
     shape: Shape,
     queries: Vec<bf16>,
     keys: Keys,
@@ -86,7 +87,7 @@ impl WholeBlock {
         Ok(Self {
             unit: row.unit.clone(),
             variant: row.variant.clone(),
-            kernel: prefill_attention::PrefillAttention::load(kernels, dims)?,
+            kernel: BlockAttention::load(kernels, dims)?,
             shape,
             queries: random.values(rows * shape.query(), 3.0),
             keys: Keys::given(shape, &expanded, &entries),
@@ -132,7 +133,7 @@ impl WholeBlock {
             part_ml: memory.part_ml.tensor(stream, [rows, heads, 8])?,
             y: memory.y.tensor(stream, [rows, heads, value])?,
         };
-        self.kernel.launch(stream, Choice::Forced(&self.variant), args).map(drop)
+        self.kernel.launch(stream, Choice::Forced(&self.variant), args)
     }
 }
 

@@ -51,6 +51,7 @@ pub mod moe_group_folded;
 pub mod moe_repack;
 pub mod norm_dense;
 pub mod prefill_attention;
+pub mod prefill_wgmma;
 pub mod query_rope;
 pub mod read_rate;
 pub mod rms_norm;

@@ -50,6 +50,14 @@ impl<'a, T, const RANK: usize> TensorRef<'a, T, RANK> {
     }
 }
 
+impl<'a, T> TensorRef<'a, T, 3> {
+    /// The same memory as a matrix whose rows are all that an index of the outermost axis has.
+    pub fn as_matrix(self) -> TensorRef<'a, T, 2> {
+        let [rows, middle, inner] = self.shape;
+        TensorRef { address: self.address, shape: [rows, middle * inner], view: PhantomData }
+    }
+}
+
 impl<'a, T, const RANK: usize> TensorMut<'a, T, RANK> {
     /// `view` as a tensor of `shape`, to be written by launches on `stream`.
     ///
