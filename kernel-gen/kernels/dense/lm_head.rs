@@ -20,12 +20,12 @@ family! { lm_head, template "dense/lm_head.cuh";
 /// `lm_head` on sm_90a alone, with the same bits: warpgroups multiply, and a tile is two of 80 tokens of the vocabulary.
 family! { lm_head_wgmma, template "dense/head_wgmma.cuh";
   dims    { K = hidden }
-  variant t160x40  { TOKENS = 40,  KEPT = 40, TAKEN = 0 }   on sm_90a when N % 4 == 0
-  variant t160x64  { TOKENS = 64,  KEPT = 64, TAKEN = 0 }   on sm_90a when N % 4 == 0
-  variant t160x136 { TOKENS = 136, KEPT = 48, TAKEN = 160 } on sm_90a when N % 4 == 0
+  variant t160x40  { TOKENS = 40,  KEPT = 40, TAKEN = 0, HELPERS = 0 }   on sm_90a when N % 4 == 0
+  variant t160x64  { TOKENS = 64,  KEPT = 64, TAKEN = 0, HELPERS = 4 }   on sm_90a when N % 4 == 0
+  variant t160x136 { TOKENS = 136, KEPT = 48, TAKEN = 160, HELPERS = 0 } on sm_90a when N % 4 == 0
   const   { SEGS = max(min(4, ceil_div(K, 512)), min(8, ceil_div(K, 5376))), ROWS = 160, SHARE = 1, RUN = SEGS, CTAS = 1, CLUSTER = 1,
             GROUPS = ceil_div(ROWS, 64), PART = ROWS, NT = TOKENS / 8, STEP = 64, LINE = ROWS + 4, SLOT = (ROWS + TOKENS) * 2 * STEP,
-            SLOTS = min(12, (230400 - KEPT * LINE * 4) / SLOT), THREADS = 128 * GROUPS + 32 + 96 * min(TAKEN, 1) }
+            SLOTS = min(12, (230400 - KEPT * LINE * 4) / SLOT), THREADS = 128 * GROUPS + 32 + 96 * min(TAKEN, 1) + 32 * HELPERS }
   require { K % 8 == 0, SEGS <= 4 }
   smem    { ring: u8[SLOTS * SLOT] align 1024, sums: f32[KEPT * LINE] align 16, full: u64[SLOTS], empty: u64[SLOTS] }
   args    { x: bf16[M, K] boxes [TOKENS, STEP], w: bf16[N, K] boxes [PART, STEP], logits: mut f32[M, N],

@@ -332,7 +332,7 @@ __device__ __forceinline__ void few_route(const __nv_bfloat16* h, const __nv_bfl
   // Lane 0 has acquired the other CTAs' scores; a shuffle alone orders no memory.
   __syncwarp();
   if (slot >= 0)
-    route::choose<U>(scores, S::biases(), groups, top_groups, normalize != 0, scaling, S::space(), ids, weights);
+    route::choose<U>(scores, route::Stored{scores}, S::biases(), groups, top_groups, normalize != 0, scaling, S::space(), ids, weights);
   else if (lane < U::T)
     ids[lane] = -1, weights[lane] = 0.0f;
 }

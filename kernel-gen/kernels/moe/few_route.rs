@@ -14,7 +14,7 @@ family! { few_route, template "moe/few_route.cuh";
             odd: f32[128 / SEGS] align 16, sums: f32[128] align 16, biases: f32[E] align 16, space: f32[E + 64] align 16,
             full: u64[2] }
   args    { h: bf16[M, H], parts: bf16[R, M, H], gain: bf16[H], eps: f32, w: bf16[E, H], bias: f32[E], slots: i32[M], groups: i32,
-            top_groups: i32, normalize: i32, scaling: f32, gate_up: bf16[2 * I, H], down: bf16[H, I], arrived: mut i32[M],
+            top_groups: i32, normalize: i32, scaling: f32, gate_up: bf16[2 * I, H], down: bf16[H, I], arrived: mut i32[M, E],
             met: mut i32[2], sum: mut bf16[M, H], y: mut bf16[M, H], scores: mut f32[M, E], ids: mut i32[M, T],
             weights: mut f32[M, T], gated: mut bf16[M, I], shared: mut bf16[M, H] }
   sass    { "HMMA.16816.F32.BF16", "UBLKCP" }

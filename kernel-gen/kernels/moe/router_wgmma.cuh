@@ -61,6 +61,7 @@ __device__ __forceinline__ void multiply_groups() {
 #pragma unroll
       for (int c = 0; c < 4; ++c) total[n][c] = pair == 0 ? sum[n][c] : total[n][c] + sum[n][c];
   }
+  if constexpr (U::DIRECT) return Choices::push_held<U, S>(total, 16 * warp);
   ptx::named_barrier<128 * Pairs<U>::GROUPS>(1);  // the ring is free
   float* own = reinterpret_cast<float*>(S::ring()) + 2 * t * U::LINE + 16 * warp + g;
 #pragma unroll

@@ -132,9 +132,16 @@ __device__ __forceinline__ Choice take(uint32_t (&own)[4 * U::QUADS], Id id, uin
   return {~uint32_t(mine), better};
 }
 
-// One warp, one token. A lane has QUADS times four neighbouring experts. `bias` and `space`, for E + 64 words, are shared memory.
-template <class U>
-__device__ __forceinline__ void choose(const float* scores, const float* bias, int groups, int top_groups, bool normalize,
+// Four neighbouring scores from memory: of the lane's `i`-th four.
+struct Stored {
+  const float* scores;
+
+  __device__ __forceinline__ uint4 operator()(int i) const { return ptx::load16(scores + 128 * i + 4 * (threadIdx.x % 32)); }
+};
+
+// One warp, one token; `four(i)` are the scores of its lane's `i`-th four experts. A lane has QUADS times four neighbouring experts. `bias` and `space`, for E + 64 words, are shared memory.
+template <class U, class Four>
+__device__ __forceinline__ void choose(const float* scores, Four four, const float* bias, int groups, int top_groups, bool normalize,
                                        float scaling, float* space, int32_t* ids, float* weights) {
   const int lane = threadIdx.x % 32;
   const auto id = [&](int i) { return i / 4 * 128 + 4 * lane + i % 4; };
@@ -142,7 +149,7 @@ __device__ __forceinline__ void choose(const float* scores, const float* bias, i
 #pragma unroll
   for (int i = 0; i < 4 * U::QUADS; i += 4) {
     uint4 score = {}, more = {};
-    if (id(i) < U::E) score = ptx::load16(scores + id(i)), more = *reinterpret_cast<const uint4*>(bias + id(i));
+    if (id(i) < U::E) score = four(i / 4), more = *reinterpret_cast<const uint4*>(bias + id(i));
     // Kept at hand for the weights of the chosen, unless groups need the room.
     if (groups <= 1 && id(i) < U::E) *reinterpret_cast<uint4*>(space + id(i)) = score;
     choice[i] = __uint_as_float(score.x) + __uint_as_float(more.x);

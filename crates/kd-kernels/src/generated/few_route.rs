@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "few_route",
-    contract: "9230c05d96ade4d1",
+    contract: "f47fa487b1b2618e",
     variants: &["s4", "s1"],
     cooperative: false,
     pdl: true,
@@ -51,8 +51,8 @@ pub struct Args<'a> {
     pub gate_up: TensorRef<'a, ::half::bf16, 2>,
     /// `bf16[H, I]`, read.
     pub down: TensorRef<'a, ::half::bf16, 2>,
-    /// `i32[M]`, written.
-    pub arrived: TensorMut<'a, i32, 1>,
+    /// `i32[M, E]`, written.
+    pub arrived: TensorMut<'a, i32, 2>,
     /// `i32[2]`, written.
     pub met: TensorMut<'a, i32, 1>,
     /// `bf16[M, H]`, written.
@@ -120,6 +120,7 @@ impl FewRoute {
         shapes.expect("down", 0, args.down.dim(0), "H", || Some(h))?;
         shapes.expect("down", 1, args.down.dim(1), "I", || Some(i))?;
         shapes.expect("arrived", 0, args.arrived.dim(0), "M", || Some(m))?;
+        shapes.expect("arrived", 1, args.arrived.dim(1), "E", || Some(e))?;
         shapes.expect("met", 0, args.met.dim(0), "2", || Some(2))?;
         shapes.expect("sum", 0, args.sum.dim(0), "M", || Some(m))?;
         shapes.expect("sum", 1, args.sum.dim(1), "H", || Some(h))?;

@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "lm_head_wgmma",
-    contract: "fa7963d3088110dc",
+    contract: "2105cf03e40cdccb",
     variants: &["t160x40", "t160x64", "t160x136"],
     cooperative: false,
     pdl: true,

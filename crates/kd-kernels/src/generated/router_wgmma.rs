@@ -6,8 +6,8 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "router_wgmma",
-    contract: "94d9425f02033502",
-    variants: &["h40", "h64", "h72", "g56", "a96", "g112"],
+    contract: "b520fc3e4682598b",
+    variants: &["h40", "h64", "h72", "g64", "a96", "g112"],
     cooperative: false,
     pdl: true,
 };
@@ -39,8 +39,8 @@ pub struct Args<'a> {
     pub normalize: i32,
     /// `f32`, by value.
     pub scaling: f32,
-    /// `i32[M]`, written.
-    pub arrived: TensorMut<'a, i32, 1>,
+    /// `i32[M, E]`, written.
+    pub arrived: TensorMut<'a, i32, 2>,
     /// `f32[M, E]`, written.
     pub scores: TensorMut<'a, f32, 2>,
     /// `i32[M, T]`, written.
@@ -87,6 +87,7 @@ impl RouterWgmma {
         shapes.expect("bias", 0, args.bias.dim(0), "E", || Some(e))?;
         shapes.expect("slots", 0, args.slots.dim(0), "M", || Some(m))?;
         shapes.expect("arrived", 0, args.arrived.dim(0), "M", || Some(m))?;
+        shapes.expect("arrived", 1, args.arrived.dim(1), "E", || Some(e))?;
         shapes.expect("scores", 0, args.scores.dim(0), "M", || Some(m))?;
         shapes.expect("scores", 1, args.scores.dim(1), "E", || Some(e))?;
         shapes.expect("ids", 0, args.ids.dim(0), "M", || Some(m))?;
@@ -131,9 +132,9 @@ fn preferred(variant: &str, _: Dims, m: i64) -> Option<bool> {
     Some(
         match variant {
             "h40" => m <= 40,
-            "h64" => m <= 128,
+            "h64" => m <= 64,
             "h72" => m <= 144,
-            "g56" => m <= 280,
+            "g64" => m <= 280,
             "a96" => m > 2240,
             _ => true,
         },

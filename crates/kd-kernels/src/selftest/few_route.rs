@@ -96,7 +96,7 @@ struct Results {
 impl Results {
     fn new(stream: &Stream, rows: usize, sizes: Sizes, sum: Output<bf16>) -> Result<Self, KernelError> {
         Ok(Self {
-            arrived: Output::holding(stream, &vec![0; rows], rows, 1)?,
+            arrived: Output::holding(stream, &vec![0; rows * sizes.experts], rows, sizes.experts)?,
             sum,
             normed: Output::poisoned(stream, rows, sizes.hidden)?,
             scores: Output::poisoned(stream, rows, sizes.experts)?,
@@ -215,7 +215,7 @@ impl Subject for FewRoute {
             scaling: SCALING,
             gate_up: TensorRef::new(stream, self.gate_up.as_view(), [2 * width, hidden])?,
             down: TensorRef::new(stream, self.down_weights.as_view(), [hidden, width])?,
-            arrived: own.arrived.tensor(stream, [rows])?,
+            arrived: own.arrived.tensor(stream, [rows, experts])?,
             met: memory.met.tensor(stream, [2])?,
             sum: own.sum.tensor(stream, [rows, hidden])?,
             y: own.normed.tensor(stream, [rows, hidden])?,
@@ -251,7 +251,7 @@ impl Subject for FewRoute {
             top_groups: self.top_groups(),
             normalize: 1,
             scaling: SCALING,
-            arrived: other.arrived.tensor(stream, [rows])?,
+            arrived: other.arrived.tensor(stream, [rows, experts])?,
             scores: other.scores.tensor(stream, [rows, experts])?,
             ids: other.ids.tensor(stream, [rows, top_k])?,
             weights: other.weights.tensor(stream, [rows, top_k])?,

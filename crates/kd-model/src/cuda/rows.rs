@@ -58,7 +58,7 @@ pub(crate) struct RoutingState {
     pub(crate) ids: CudaSlice<i32>,
     /// `[rows, top_k]`
     pub(crate) weights: CudaSlice<f32>,
-    /// Zero between launches.
+    /// `[rows, experts]`, zero between launches.
     pub(crate) arrived: CudaSlice<i32>,
     /// `[2]`, likewise.
     pub(crate) met: CudaSlice<i32>,
@@ -94,7 +94,7 @@ impl RowState {
                 scores: zeros!(stream, rows * dims.experts.experts)?,
                 ids: zeros!(stream, rows * dims.experts.top_k)?,
                 weights: zeros!(stream, rows * dims.experts.top_k)?,
-                arrived: zeros!(stream, rows)?,
+                arrived: zeros!(stream, rows * dims.experts.experts)?,
                 met: zeros!(stream, 2)?,
             },
             experts: Scratch::new(stream, Plan::new(dims.experts, rows, arithmetic)?)?,
@@ -120,7 +120,7 @@ impl RowState {
             + dims.queries()
             + dims.values()
             + 3 * dims.widest();
-        let words = dims.experts.experts + 2 * dims.experts.top_k + 1;
+        let words = 2 * dims.experts.experts + 2 * dims.experts.top_k;
         let experts = Plan::new(dims.experts, rows, arithmetic)?.bytes()?;
         Ok(rows * (2 * halves + 4 * words) + 4 * dims.hidden + 8 + experts)
     }
