@@ -58,10 +58,10 @@ impl Cuda {
         options: EngineOptions,
         report: &mut dyn FnMut(usize, usize, usize),
     ) -> Result<Self, EngineError> {
-        let Gpu { device, kernels, nodes, deterministic, .. } = gpu;
+        let Gpu { device, kernels, nodes, deterministic, memory, .. } = gpu;
         let stream = device.stream().map_err(CudaError::from)?;
         let plan = Plan::new(models, options, nodes, deterministic)?;
-        plan.admit(&stream, &kernels, models)?;
+        plan.admit(&stream, &kernels, models, memory)?;
         let Plan { dims, buckets, limits, trees, chunk, read } = plan;
         let bytes = dims.weight_bytes()?;
         let target = CudaTarget::load(&stream, &kernels, &models.target, 0, &mut |done, of| {

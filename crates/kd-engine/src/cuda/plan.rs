@@ -60,8 +60,14 @@ impl Plan {
         Ok(Self { dims, buckets, limits, trees: nodes > 0, chunk, read: limits.rows.max(rows) })
     }
 
-    /// Fails unless kernels for both models are there and all of it fits in memory together.
-    pub(super) fn admit(&self, stream: &Stream, kernels: &Kernels, models: &Models) -> Result<(), CudaError> {
+    /// Fails unless kernels for both models are there and all of it fits in memory together, as [`fits`](Self::fits) says.
+    pub(super) fn admit(
+        &self,
+        stream: &Stream,
+        kernels: &Kernels,
+        models: &Models,
+        memory: usize,
+    ) -> Result<(), CudaError> {
         CudaTarget::check(kernels, &self.dims)?;
         let drafts = drafter(models)?;
         if let Some(dims) = &drafts {
@@ -70,11 +76,11 @@ impl Plan {
                 Walks::check(kernels, dims.block)?;
             }
         }
-        self.fits(stream, models)
+        self.fits(stream, models, memory)
     }
 
-    /// Fails unless all of it fits beside what is on the device.
-    pub(super) fn fits(&self, stream: &Stream, models: &Models) -> Result<(), CudaError> {
+    /// Fails unless all of it fits beside what is on the device, in `memory` bytes.
+    pub(super) fn fits(&self, stream: &Stream, models: &Models, memory: usize) -> Result<(), CudaError> {
         let (dims, own) = (drafter(models)?, models.drafter.as_deref());
         let drafts = dims.as_ref().zip(own);
         let other = Sampling::bytes(self.limits.rows, self.dims.vocab);
@@ -87,7 +93,7 @@ impl Plan {
                 .map(|(dims, own)| (dims, draft_limits(self.limits, self.read), own.table_bytes())),
             other: other + dims.as_ref().map_or(0, |dims| self.drafting_bytes(dims)),
         };
-        fit.check(stream)
+        fit.check(stream, memory)
     }
 }
 
