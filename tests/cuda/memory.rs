@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use kd_attn::PAGE_TOKENS;
 use kd_engine::cuda::Gpu;
-use kd_engine::{Engine, EngineOptions};
+use kd_engine::{Engine, EngineOptions, Models};
 use kd_kernels::testing::kernels_or_skip;
 use kd_model::Target;
 use kd_model::cuda::CudaTarget;
@@ -21,6 +22,8 @@ use crate::OPTIONS;
 const LAYERS: usize = 240;
 /// What the engine that is refused may take of the device, which others may use as well.
 const MEMORY: usize = 4 << 30;
+/// Layers of the target whose graphs are looked at: as many as K2.6 has.
+const DEEP: usize = 61;
 /// What loading may take at most beside what it leaves.
 const BESIDE: usize = 64 << 20;
 
@@ -56,6 +59,36 @@ fn a_cache_that_does_not_fit_is_refused_before_anything_is_loaded() {
     drop(fits);
     let message = refused(4096, 1000);
     assert!(message.contains("the limit is"), "{message}");
+}
+
+/// An engine with a deep target, whose graphs take more than everything else that is not a buffer, stays within what it may take.
+#[test]
+fn graphs_take_what_was_planned() {
+    let Some((device, _)) = kernels_or_skip("graphs_take_what_was_planned", "demo-tp1") else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    deepened(folder.path(), DEEP);
+    let target = Arc::new(Target::load(folder.path()).expect("a deep target"));
+    let engine = |cache_tokens: usize| {
+        let models = Models { target: target.clone(), drafter: None, tokenizer: None };
+        let gpu = Gpu::open(0, &models).expect("a GPU with kernels for the demo pair");
+        let gpu = gpu.with_nodes(64).with_memory(MEMORY);
+        Engine::on_gpu(models, gpu, EngineOptions { cache_tokens, ..OPTIONS }, |_| ())
+    };
+    let message = engine(1 << 40).map(drop).expect_err("too much").to_string();
+    let tokens = message.split('(').nth(1).and_then(|rest| rest.split(' ').next());
+    let tokens: usize = tokens.and_then(|tokens| tokens.parse().ok()).expect("a number of tokens");
+    let free = || device.context().mem_get_info().expect("free memory").0;
+    let kept = || device.kept().expect("bytes of buffers").0 as usize;
+    let before = (free(), kept());
+    let held = engine(tokens).expect("fits");
+    let (taken, buffers) = (before.0 - free(), kept() - before.1);
+    println!("{taken} bytes taken of {MEMORY}, {buffers} by buffers");
+    assert!(taken <= MEMORY, "{taken} bytes of {MEMORY} were taken, {buffers} by buffers");
+    assert!(
+        taken - buffers > 256 << 20,
+        "graphs of little consequence: {taken} bytes taken, {buffers} by buffers"
+    );
+    drop(held);
 }
 
 /// Free memory is watched by a thread all the while, on a checkpoint of as many shards as layers.

@@ -132,7 +132,7 @@ impl Gpu {
         let (mut rows, least) = (options.chunk(false), options.mixed_chunk.max(1));
         loop {
             let options = EngineOptions { prefill_chunk: rows, ..options };
-            let plan = Plan::new(models, options, self.nodes, self.deterministic)?;
+            let plan = Plan::new(models, &self.kernels, options, self.nodes, self.deterministic)?;
             match plan.fits(&stream, models, self.memory) {
                 Err(CudaError::OutOfMemory { .. }) if rows > least => rows = rows.div_ceil(2).max(least),
                 // What does not fit at all is said when the engine is made.

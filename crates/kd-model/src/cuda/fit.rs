@@ -9,7 +9,7 @@ use super::plan::{free, layers_that_fit};
 use super::prefill::ChunkLimits;
 use super::{CudaError, Dims};
 
-/// Kernels, graphs and libraries that come with what is counted; each part is checked once more when its turn comes.
+/// Kernels and libraries that come with what is counted; each part is checked once more when its turn comes.
 const KERNELS: usize = 128 << 20;
 
 /// What is to be on a device at once.
