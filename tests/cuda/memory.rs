@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
+use kd_attn::PAGE_TOKENS;
 use kd_engine::cuda::Gpu;
-use kd_engine::{Engine, EngineOptions};
+use kd_engine::{Engine, EngineOptions, Models};
 use kd_kernels::testing::kernels_or_skip;
 use kd_model::Target;
 use kd_model::cuda::CudaTarget;
@@ -18,34 +20,75 @@ use crate::OPTIONS;
 
 /// Layers of the deep target: enough that its weights are many times what loading may take besides.
 const LAYERS: usize = 240;
+/// What the engine that is refused may take of the device, which others may use as well.
+const MEMORY: usize = 4 << 30;
+/// Layers of the target whose graphs are looked at: as many as K2.6 has.
+const DEEP: usize = 61;
 /// What loading may take at most beside what it leaves.
 const BESIDE: usize = 64 << 20;
 
 #[test]
 fn a_cache_that_does_not_fit_is_refused_before_anything_is_loaded() {
     let test = "a_cache_that_does_not_fit_is_refused_before_anything_is_loaded";
-    if kernels_or_skip(test, "demo-tp1").is_none() {
-        return;
-    }
-    let refused = |cache_tokens: usize, max_streams: usize| {
+    let Some((device, _)) = kernels_or_skip(test, "demo-tp1") else { return };
+    let kept = || device.kept().expect("bytes of buffers").0 as usize;
+    let engine = |cache_tokens: usize, max_streams: usize| {
         let models = demo_models();
         let gpu = Gpu::open(0, &models).expect("a GPU with kernels for the demo pair").with_nodes(16);
         let mut loaded = 0;
         let options = EngineOptions { cache_tokens, max_streams, ..OPTIONS };
-        let made = Engine::on_gpu(models, gpu, options, |_| loaded += 1);
-        (made.map(|_| ()), loaded)
+        let made = Engine::on_gpu(models, gpu.with_memory(MEMORY), options, |_| loaded += 1);
+        (made, loaded)
     };
-    let (made, loaded) = refused(1 << 40, 16);
-    let message = made.expect_err("a billion tokens a head").to_string();
+    let refused = |cache_tokens: usize, max_streams: usize| {
+        let (before, (made, loaded)) = (kept(), engine(cache_tokens, max_streams));
+        assert_eq!((loaded, kept()), (0, before), "layers were loaded first");
+        made.map(drop).expect_err("too much").to_string()
+    };
+    let message = refused(1 << 40, 16);
     assert!(message.contains("would fit instead of"), "{message}");
-    assert_eq!(loaded, 0, "layers were loaded first");
-    // What is said to fit fits.
+    // What is said to fit fits, and a page more is refused.
     let tokens = message.split('(').nth(1).and_then(|rest| rest.split(' ').next());
     let tokens: usize = tokens.and_then(|tokens| tokens.parse().ok()).expect("a number of tokens");
-    refused(tokens, 16).0.expect("fits");
-    let (made, loaded) = refused(4096, 1000);
-    let message = made.expect_err("too many rows").to_string();
-    assert!(message.contains("the limit is") && loaded == 0, "{message}");
+    let message = refused(tokens + PAGE_TOKENS, 16);
+    assert!(message.contains("would fit instead of"), "{message}");
+    let before = kept();
+    let fits = engine(tokens, 16).0.expect("fits");
+    let taken = kept() - before;
+    assert!(taken <= MEMORY && taken > MEMORY * 3 / 4, "{taken} bytes of {MEMORY} were taken");
+    drop(fits);
+    let message = refused(4096, 1000);
+    assert!(message.contains("the limit is"), "{message}");
+}
+
+/// An engine with a deep target, whose graphs take more than everything else that is not a buffer, stays within what it may take.
+#[test]
+fn graphs_take_what_was_planned() {
+    let Some((device, _)) = kernels_or_skip("graphs_take_what_was_planned", "demo-tp1") else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    deepened(folder.path(), DEEP);
+    let target = Arc::new(Target::load(folder.path()).expect("a deep target"));
+    let engine = |cache_tokens: usize| {
+        let models = Models { target: target.clone(), drafter: None, tokenizer: None };
+        let gpu = Gpu::open(0, &models).expect("a GPU with kernels for the demo pair");
+        let gpu = gpu.with_nodes(64).with_memory(MEMORY);
+        Engine::on_gpu(models, gpu, EngineOptions { cache_tokens, ..OPTIONS }, |_| ())
+    };
+    let message = engine(1 << 40).map(drop).expect_err("too much").to_string();
+    let tokens = message.split('(').nth(1).and_then(|rest| rest.split(' ').next());
+    let tokens: usize = tokens.and_then(|tokens| tokens.parse().ok()).expect("a number of tokens");
+    let free = || device.context().mem_get_info().expect("free memory").0;
+    let kept = || device.kept().expect("bytes of buffers").0 as usize;
+    let before = (free(), kept());
+    let held = engine(tokens).expect("fits");
+    let (taken, buffers) = (before.0 - free(), kept() - before.1);
+    println!("{taken} bytes taken of {MEMORY}, {buffers} by buffers");
+    assert!(taken <= MEMORY, "{taken} bytes of {MEMORY} were taken, {buffers} by buffers");
+    assert!(
+        taken - buffers > 256 << 20,
+        "graphs of little consequence: {taken} bytes taken, {buffers} by buffers"
+    );
+    drop(held);
 }
 
 /// Free memory is watched by a thread all the while, on a checkpoint of as many shards as layers.
@@ -54,7 +97,7 @@ fn loading_takes_little_more_than_the_weights() {
     let test = "loading_takes_little_more_than_the_weights";
     let Some((device, kernels)) = kernels_or_skip(test, "demo-tp1") else { return };
     let folder = tempfile::tempdir().expect("a folder");
-    deepened(folder.path());
+    deepened(folder.path(), LAYERS);
     let target = Target::load(folder.path()).expect("a deep target");
     let stream = device.stream().expect("a stream");
     let context = device.context().clone();
@@ -86,7 +129,7 @@ fn loading_takes_little_more_than_the_weights() {
 }
 
 /// The demo target with its layers repeated, each in a shard of its own.
-fn deepened(folder: &Path) {
+fn deepened(folder: &Path, layers: usize) {
     let mut index: BTreeMap<String, String> = BTreeMap::new();
     let shards: Vec<SafeTensors> = fs::read_dir(demo("target"))
         .expect("the demo target")
@@ -105,7 +148,7 @@ fn deepened(folder: &Path) {
         write_safetensors(folder.join(file), tensors).expect("a shard");
     };
     let part = |name: &str, layer: usize| name.contains(&format!(".layers.{layer}."));
-    for layer in 0..LAYERS {
+    for layer in 0..layers {
         let from = if layer == 0 { 0 } else { 1 + layer % 5 };
         write(format!("layer-{layer}.safetensors"), &|name| {
             let own = |name: &str| name.replace(&format!(".layers.{from}."), &format!(".layers.{layer}."));
@@ -116,6 +159,6 @@ fn deepened(folder: &Path) {
     let index = serde_json::json!({ "metadata": {}, "weight_map": index });
     fs::write(folder.join("model.safetensors.index.json"), index.to_string()).expect("the index");
     let mut config = json(&demo("target/config.json"));
-    config["text_config"]["num_hidden_layers"] = LAYERS.into();
+    config["text_config"]["num_hidden_layers"] = layers.into();
     fs::write(folder.join("config.json"), config.to_string()).expect("the configuration");
 }

@@ -120,6 +120,29 @@ impl Device {
         self.sms
     }
 
+    /// Bytes of the device that this process's buffers keep, now and at most so far, whatever other processes take; kernels and graphs
+    /// are not among them.
+    ///
+    /// # Errors
+    /// A device without pools of memory, a failed call.
+    pub fn kept(&self) -> Result<(u64, u64), KernelError> {
+        use sys::CUmemPool_attribute::{
+            CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT as NOW, CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH as MOST,
+        };
+        let failed = |error| KernelError::driver("asking a pool of memory", error);
+        self.context.bind_to_thread().map_err(failed)?;
+        // SAFETY: the device is that of an open context.
+        let pool = unsafe { result::device::get_mem_pool(self.context.cu_device()) }.map_err(failed)?;
+        let ask = |attribute| {
+            let mut bytes = 0_u64;
+            // SAFETY: the pool is the device's own; both attributes are of 64 bits.
+            unsafe { result::mem_pool::get_attribute(pool, attribute, (&raw mut bytes).cast()) }
+                .map_err(failed)?;
+            Ok(bytes)
+        };
+        Ok((ask(NOW)?, ask(MOST)?))
+    }
+
     /// The driver wrapper's context.
     pub fn context(&self) -> &Arc<CudaContext> {
         &self.context

@@ -58,18 +58,16 @@ impl Cuda {
         options: EngineOptions,
         report: &mut dyn FnMut(usize, usize, usize),
     ) -> Result<Self, EngineError> {
-        let Gpu { device, kernels, nodes, deterministic, .. } = gpu;
+        let Gpu { device, kernels, nodes, deterministic, memory, .. } = gpu;
         let stream = device.stream().map_err(CudaError::from)?;
-        let plan = Plan::new(models, options, nodes, deterministic)?;
-        plan.admit(&stream, &kernels, models)?;
+        let plan = Plan::new(models, &kernels, options, nodes, deterministic)?;
+        plan.admit(&stream, &kernels, models, memory)?;
         let Plan { dims, buckets, limits, trees, chunk, read } = plan;
         let bytes = dims.weight_bytes()?;
         let target = CudaTarget::load(&stream, &kernels, &models.target, 0, &mut |done, of| {
             report(done, of, bytes);
         })?;
         let taps = models.drafter.as_ref().map_or(&[][..], |drafter| &drafter.config().target_layer_ids);
-        let contexts: Vec<usize> = limits.contexts().collect();
-        let buckets = buckets.with_contexts(&contexts, |bucket| target.attention(limits, bucket))?;
         let state = target.state(&stream, limits, taps, 1)?;
         let chunks = chunk
             .map(|chunk| target.prefill_state(&device, &stream, &kernels, &state, chunk, 1))

@@ -38,6 +38,8 @@ pub struct Gpu {
     /// Rows of the drafter's block; `None` without one.
     block: Option<usize>,
     deterministic: bool,
+    /// Bytes of the device that may be taken.
+    memory: usize,
 }
 
 /// How far the weights have come.
@@ -70,7 +72,15 @@ impl Gpu {
         }
         let kernels = open_kernels(&device, &Search::standard(), &models.target)?;
         let block = models.drafter.as_ref().map(|drafter| drafter.config().block_size);
-        Ok(Self { device, kernels, ordinal, nodes: MAX_NODES, block, deterministic: false })
+        Ok(Self {
+            device,
+            kernels,
+            ordinal,
+            nodes: MAX_NODES,
+            block,
+            deterministic: false,
+            memory: usize::MAX,
+        })
     }
 
     /// Plans memory for trees of at most `nodes` nodes; requests for larger ones are refused.
@@ -86,6 +96,12 @@ impl Gpu {
     #[must_use]
     pub fn deterministic(self, deterministic: bool) -> Self {
         Self { deterministic, ..self }
+    }
+
+    /// Plans as if no more than `bytes` bytes of the device were free, for one that is shared with others.
+    #[must_use]
+    pub fn with_memory(self, bytes: usize) -> Self {
+        Self { memory: bytes, ..self }
     }
 
     /// What `options` come to on this device.
@@ -116,8 +132,8 @@ impl Gpu {
         let (mut rows, least) = (options.chunk(false), options.mixed_chunk.max(1));
         loop {
             let options = EngineOptions { prefill_chunk: rows, ..options };
-            let plan = Plan::new(models, options, self.nodes, self.deterministic)?;
-            match plan.fits(&stream, models) {
+            let plan = Plan::new(models, &self.kernels, options, self.nodes, self.deterministic)?;
+            match plan.fits(&stream, models, self.memory) {
                 Err(CudaError::OutOfMemory { .. }) if rows > least => rows = rows.div_ceil(2).max(least),
                 // What does not fit at all is said when the engine is made.
                 Ok(()) | Err(CudaError::OutOfMemory { .. }) => return Ok(rows),

@@ -120,12 +120,46 @@ pub fn run(
     Ok(outcomes)
 }
 
-/// The units of `family` in the bundle of `kernels` that can be loaded.
+/// The units of `family` in the bundle of `kernels` that can be loaded; where `KD_UNITS` has beginnings of names of its units, such as
+/// `dense__K512__n8,dense__K2048__`, those alone.
 pub fn units<'a>(kernels: &'a Kernels, family: &'a str) -> impl Iterator<Item = &'a Row> {
-    kernels.bundle().header().units.iter().filter(move |row| row.family == family && kernels.has(row))
+    let chosen = std::env::var("KD_UNITS").unwrap_or_default();
+    kernels
+        .bundle()
+        .header()
+        .units
+        .iter()
+        .filter(move |row| row.family == family && kernels.has(row) && admits(&chosen, family, &row.unit))
+}
+
+/// Whether `chosen`, beginnings of names of units between commas, has one of `unit` or none of its family.
+fn admits(chosen: &str, family: &str, unit: &str) -> bool {
+    let of_family = |name: &&str| name.strip_prefix(family).is_some_and(|rest| rest.starts_with("__"));
+    let mut names = chosen.split(',').map(str::trim).filter(of_family).peekable();
+    names.peek().is_none() || names.any(|name| unit.starts_with(name))
 }
 
 /// A failed allocation, copy or event of a self-test.
 pub fn driver(error: DriverError) -> KernelError {
     KernelError::driver("self-test memory or timing", error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::admits;
+
+    #[test]
+    fn names_choose_among_their_own_family() {
+        let chosen = "dense__K512__n8, dense__K2048__,dense_mid__K512";
+        for (family, unit, admitted) in [
+            ("dense", "dense__K512__n8", true),
+            ("dense", "dense__K512__n16", false),
+            ("dense", "dense__K2048__r40", true),
+            ("dense_mid", "dense_mid__K2048__i144", false),
+            ("dense_many", "dense_many__K512__w88", true),
+        ] {
+            assert_eq!(admits(chosen, family, unit), admitted, "{unit}");
+            assert!(admits("", family, unit), "{unit}");
+        }
+    }
 }

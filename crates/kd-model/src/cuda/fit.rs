@@ -9,7 +9,7 @@ use super::plan::{free, layers_that_fit};
 use super::prefill::ChunkLimits;
 use super::{CudaError, Dims};
 
-/// Kernels, graphs and libraries that come with what is counted; each part is checked once more when its turn comes.
+/// Kernels and libraries that come with what is counted; each part is checked once more when its turn comes.
 const KERNELS: usize = 128 << 20;
 
 /// What is to be on a device at once.
@@ -44,12 +44,12 @@ impl Fit<'_> {
         Ok(target + drafter + self.other)
     }
 
-    /// Fails unless all of it fits beside what is on the device, with what would.
+    /// Fails unless all of it fits beside what is on the device, in at most `memory` bytes, with what would.
     ///
     /// # Errors
     /// [`CudaError::OutOfMemory`].
-    pub fn check(&self, stream: &Stream) -> Result<(), CudaError> {
-        self.within(free(stream)?.saturating_sub(KERNELS))
+    pub fn check(&self, stream: &Stream, memory: usize) -> Result<(), CudaError> {
+        self.within(free(stream)?.min(memory).saturating_sub(KERNELS))
     }
 
     fn within(&self, free: usize) -> Result<(), CudaError> {

@@ -115,14 +115,19 @@ impl CudaTarget {
         PassState::new(stream, &self.dims, limits, taps, exchanged)
     }
 
-    /// How tree attention works on passes of `bucket` within `limits`: passes alike in this and in rows and streams may share a graph.
+    /// How tree attention works on passes of a bucket within limits: passes alike in this and in rows and streams may share a graph.
+    /// Weights are not needed. It fails where a bundle has no variant for a bucket.
     ///
     /// # Errors
-    /// A bundle without a variant for it.
-    pub fn attention(&self, limits: Limits, bucket: Bucket) -> Result<&'static str, CudaError> {
-        let Bucket { rows, streams, pages } = bucket;
-        let partial = limits.partial_rows(self.dims.attention.heads);
-        Ok(self.kernels.cache.variant([rows, limits.pages, streams, pages, partial])?)
+    /// As [`check`](Self::check).
+    pub fn attention(
+        kernels: &Kernels,
+        dims: &Dims,
+    ) -> Result<impl Fn(Limits, Bucket) -> Result<&'static str, CudaError> + use<>, CudaError> {
+        let (cache, heads) = (TargetKernels::load(kernels, dims)?.cache, dims.attention.heads);
+        Ok(move |limits: Limits, Bucket { rows, streams, pages }| {
+            Ok(cache.variant([rows, limits.pages, streams, pages, limits.partial_rows(heads)])?)
+        })
     }
 
     /// Enqueues a pass over what `state.inputs` holds when the stream gets there: embedding, all layers, final norm. It

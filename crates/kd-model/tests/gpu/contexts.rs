@@ -19,6 +19,7 @@ fn a_pass_has_the_same_bits_with_the_tables_of_any_context() {
     let stream = device.stream().expect("a stream");
     let dims = Dims::sized(Profile::named("demo-tp1").expect("a profile"), 4);
     let weights = RandomWeights { seed: 7, correlation: 0.0 };
+    let attention = CudaTarget::attention(&kernels, &dims).expect("kernels");
     let target = CudaTarget::random(&stream, &kernels, dims, weights).expect("random weights");
     let mut state = target.state(&stream, LIMITS, &[1], 1).expect("a state");
     let (rows, nodes) = (LIMITS.rows, LIMITS.nodes);
@@ -29,7 +30,7 @@ fn a_pass_has_the_same_bits_with_the_tables_of_any_context() {
     let contexts = [LIMITS.pages_for(READ * nodes), LIMITS.table_width()];
     let bucket = |pages: usize| Bucket { rows, streams: 2, pages };
     assert_eq!(contexts, [16, 64]);
-    let [short, long] = contexts.map(|pages| target.attention(LIMITS, bucket(pages)).expect("a variant"));
+    let [short, long] = contexts.map(|pages| attention(LIMITS, bucket(pages)).expect("a variant"));
     assert_ne!(short, long, "nothing is compared");
     for step in 0..READ {
         let chain = |pages| Segment { pages, committed: step * nodes, rows: nodes, mask: Mask::Causal };
