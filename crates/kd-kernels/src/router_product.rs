@@ -2,7 +2,7 @@
 
 use crate::dense::if_built;
 use crate::families::{router, router_wgmma};
-use crate::{Choice, KernelError, Kernels, Selection, Stream};
+use crate::{Choice, KernelError, Kernels, Selection, Stream, Units};
 
 /// From so many rows on products by warpgroups are faster (measured on an H200, `docs/kernels/dense.md`).
 const GROUPS: i64 = 17;
@@ -22,7 +22,14 @@ impl RouterProduct {
     pub fn load(kernels: &Kernels, dims: router::Dims) -> Result<Self, KernelError> {
         let router::Dims { h, e, t } = dims;
         let groups = if_built(router_wgmma::RouterWgmma::load(kernels, router_wgmma::Dims { h, e, t }))?;
+        let groups = groups.filter(|groups| Self::may_wait(kernels, groups.units()));
         Ok(Self { any: router::Router::load(kernels, dims)?, groups })
+    }
+
+    /// Whether the device holds all clusters of a tile of tokens at once, of each of the units. Those of `router_wgmma` that choose wait
+    /// for the scores of the others, so on a device with fewer places (a small slice of a GPU) they could wait for what cannot start.
+    pub fn may_wait(kernels: &Kernels, units: &Units) -> bool {
+        units.tiles_held_at_once(kernels, &["RANKS", "BLOCKS"])
     }
 
     /// Scores and choices. Safe to capture in a graph.

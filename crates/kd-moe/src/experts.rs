@@ -137,23 +137,28 @@ impl Experts {
         pool.for_each(y.column_blocks(0..out_features, block), |mut block| {
             let mut factors = Vec::new();
             for group in groups.iter() {
-                let rows = group.start..group.start + group.rows.len();
                 factors.clear();
                 factors.extend(group.slots.iter().map(|&slot| routing.weights[slot as usize]));
-                let (mut all, mut out) = (block.rows.iter_mut(), Vec::with_capacity(rows.len()));
-                let mut before = 0;
-                for &row in group.rows {
-                    let row = row as usize;
-                    out.extend(all.nth(row - before).map(|row| &mut **row));
-                    before = row + 1;
+                // Nearly always one run: a row may name an expert twice.
+                let mut start = 0;
+                for run in group.rows.chunk_by(|a, b| a < b) {
+                    let (mut all, mut out) = (block.rows.iter_mut(), Vec::with_capacity(run.len()));
+                    let mut before = 0;
+                    for &row in run {
+                        let row = row as usize;
+                        out.extend(all.nth(row - before).map(|row| &mut **row));
+                        before = row + 1;
+                    }
+                    let end = start + run.len();
+                    hidden.0.add_scaled(
+                        group.start + start..group.start + end,
+                        &self.0[group.expert].down,
+                        block.columns.start,
+                        &factors[start..end],
+                        &mut out,
+                    );
+                    start = end;
                 }
-                hidden.0.add_scaled(
-                    rows,
-                    &self.0[group.expert].down,
-                    block.columns.start,
-                    &factors,
-                    &mut out,
-                );
             }
             if let Some((w, x)) = &plus {
                 let mut part = Matrix::unwritten(x.len(), block.columns.len());

@@ -103,6 +103,29 @@ struct Supply {
       ptx::copy16(box + vec / 8 * B::BYTES + B::vector(own, vec % 8), from + 8 * vec);
     }
   }
+  // Rows of a node's own step are multiplied for all rows of the tile, with weight zero where they do not see it, and zero times NaN is
+  // NaN. So of an entry that is not finite only the key stays, as NaN: rows that see it have NaN scores, others notice nothing. Each
+  // lane looks at what it has copied.
+  __device__ __forceinline__ static void contain(uint8_t* to, int row) {
+    const int lane = threadIdx.x % 32, own = row + lane / 2;
+    int bad = 0;
+#pragma unroll 1
+    for (int i = 0; i < B::ALL * 4; ++i) {
+      const int vec = 2 * i + lane % 2;
+      const uint4 four = *reinterpret_cast<const uint4*>(to + vec / 8 * B::BYTES + B::vector(own, vec % 8));
+      const uint32_t words[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+      for (int j = 0; j < 4; ++j) bad |= (words[j] & 0x7f80u) == 0x7f80u | (words[j] & 0x7f800000u) == 0x7f800000u;
+    }
+    bad |= __shfl_xor_sync(0xffffffffu, bad, 1);
+    if (bad == 0) return;
+#pragma unroll 1
+    for (int i = 0; i < B::ALL * 4; ++i) {
+      const int vec = 2 * i + lane % 2;
+      const uint32_t word = vec / 8 < B::LATENTS ? 0u : 0x7fc07fc0u;
+      *reinterpret_cast<uint4*>(to + vec / 8 * B::BYTES + B::vector(own, vec % 8)) = make_uint4(word, word, word, word);
+    }
+  }
   // What this thread has copied is there, for products too.
   __device__ __forceinline__ static void arrive_copied() {
     ptx::copy_commit();
@@ -125,7 +148,11 @@ struct Supply {
       if (lane == 0) B::step_of(slot, warp) = step;
       place = __shfl_sync(0xffffffffu, place, lane / 2);
       copy(place < 0 ? scratch + int64_t(~place) * U::W : pages + int64_t(place) * U::W, B::block(slot), KEYS * warp);
-      arrive_copied();
+      ptx::copy_commit();
+      ptx::copy_wait<0>();
+      if (number >= work.trunk) contain(B::block(slot), KEYS * warp);
+      ptx::copies_after_accesses();
+      __syncwarp();
     }
     if (lane == 0)
       for (int part = 0; part < B::PARTS; ++part) ptx::barrier_arrive(B::full(slot, part));
@@ -378,10 +405,14 @@ struct Mixer {
         ptx::pin(sum[0]), ptx::pin(sum[1]);
         first = end;
       }
+      // Read before the slots are given back: behind that the item's own place may be taken by one that is looked up.
+      int rows = 0;
+      int64_t part = 0;
+      if (mix.last) rows = work_of<S>(mix.turn).rows, part = work_of<S>(mix.turn).part;
       ptx::barrier_arrive_warp(B::empty(slot, B::CHUNKS * mixer), lane);
       ptx::barrier_arrive_warp(B::empty(slot, B::CHUNKS * mixer + 1), lane);
       ptx::barrier_arrive_warp(B::mixed(), lane);
-      if (mix.last) store(work_of<S>(mix.turn), part_o, Z);
+      if (mix.last) store(rows, part, part_o, Z);
     }
   }
   // Scales this warp's sums if one of its bases rose at step k.
@@ -399,10 +430,10 @@ struct Mixer {
     }
   }
   // Partial results: as those of other wide tiles.
-  __device__ __forceinline__ void store(const Work& work, float* part_o, int Z) const {
+  __device__ __forceinline__ void store(int rows, int64_t part, float* part_o, int Z) const {
     const uint32_t thread = ptx::opaque(threadIdx.x), lane = thread % 32, warp = thread / 32 % 4, g = lane / 4, t = lane % 4;
-    const int64_t room = ::min(int64_t(work.rows), Z - work.part);
-    float* to = part_o + (work.part + 16 * warp + g) * U::C + mixer * (U::C / B::MIXERS) + 2 * t;
+    const int64_t room = ::min(int64_t(rows), Z - part);
+    float* to = part_o + (part + 16 * warp + g) * U::C + mixer * (U::C / B::MIXERS) + 2 * t;
     const bool odd = t % 2 != 0;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {

@@ -143,6 +143,14 @@ impl Units {
         })
     }
 
+    /// As [`Units::held_at_once`], for the product of the constants `names`.
+    pub fn tiles_held_at_once(&self, kernels: &Kernels, names: &[&str]) -> bool {
+        self.iter().all(|unit| {
+            let needed: Option<i64> = names.iter().map(|name| unit.constant(name)).product();
+            needed.is_some_and(|needed| i64::from(unit.held(kernels.device.sms())) >= needed)
+        })
+    }
+
     /// Family name.
     pub fn family(&self) -> &'static str {
         self.family
