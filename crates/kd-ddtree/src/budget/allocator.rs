@@ -209,8 +209,7 @@ impl Allocator {
     /// Decides who drafts.
     pub fn plan(&mut self, load: &Load<'_>) -> Plan {
         let plan = self.decide(load);
-        // An odd distance, so that every stream has its turn.
-        self.apart = if plan.drafters <= TEACHERS { 1 } else { (plan.drafters / TEACHERS) | 1 };
+        self.apart = apart(plan.drafters);
         plan
     }
 
@@ -385,5 +384,29 @@ impl Allocator {
         let class = load.candidates.first().map_or(0, |candidate| candidate.record.class());
         let last = self.rule.last(class, load.streams);
         Market::new(load, &self.costs, gains, self.options.limits, last)
+    }
+}
+
+/// At which distance drafts teach: without a divisor in common with the number of drafters, so that every one has its turn.
+fn apart(drafters: usize) -> usize {
+    let shared = |d: usize| (2..=d).any(|n| d.is_multiple_of(n) && drafters.is_multiple_of(n));
+    (drafters.div_ceil(TEACHERS).max(1)..).find(|&d| !shared(d)).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With 9, 12 or 15 drafters an odd distance alone let the same ones teach for ever.
+    #[test]
+    fn every_drafter_teaches_in_turn_and_few_at_once() {
+        for drafters in 1..=128 {
+            let (apart, mut taught) = (apart(drafters), vec![0; drafters]);
+            for draft in (0..drafters * apart).filter(|draft| draft % apart == 0) {
+                taught[draft % drafters] += 1;
+            }
+            assert!(taught.iter().all(|&times| times == 1), "{drafters} drafters, {apart} apart");
+            assert!(drafters.div_ceil(apart) <= TEACHERS, "{drafters} drafters, {apart} apart");
+        }
     }
 }
