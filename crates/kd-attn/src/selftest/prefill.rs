@@ -26,6 +26,9 @@ const CASES: [(usize, usize, usize); 9] = [
     (33, 500, 192),
     (300, 128, 256),
 ];
+/// The same for as many heads as give CTAs more than a tile: an odd number of tiles; one block of which rows see different keys,
+/// blocks that end within the chunk, a block that all rows see whole.
+const MANY: [(usize, usize, usize); 3] = [(130, 0, 4096), (130, 0, 64), (130, 64, 64)];
 
 pub(super) fn check(
     device: &Device,
@@ -35,14 +38,16 @@ pub(super) fn check(
 ) -> Result<Vec<Outcome>, Failure> {
     let mut outcomes = Vec::new();
     let most = rows.iter().copied().max().unwrap_or_default();
+    // `prefill_wgmma` has a CTA an SM. With three tiles of rows a head: a tile of many keys and one of few each; tiles beside each
+    // other, in two rounds.
+    let sms = device.sms() as usize;
+    let many = [sms / 3 + 1, sms * 3 / 4];
     for row in ["prefill_attention", "prefill_wgmma"].into_iter().flat_map(|family| units(kernels, family)) {
-        let subject = WholeBlock::new(device, kernels, row, most, seed)?;
-        for case in CASES {
-            let wrong = |what| Failure::Wrong { unit: row.unit.clone(), rows: case.0, what };
-            causal(&subject, case, seed).map_err(|error| match error {
-                Error::Kernel(error) => Failure::Kernel(error),
-                Error::Wrong(what) => wrong(format!("{} committed, blocks of {}: {what}", case.1, case.2)),
-            })?;
+        let subject = WholeBlock::new(device, kernels, row, 3, most, seed)?;
+        CASES.into_iter().try_for_each(|case| causal(&subject, case, 1, seed))?;
+        for heads in many {
+            let subject = WholeBlock::new(device, kernels, row, heads, 0, seed)?;
+            MANY.into_iter().try_for_each(|case| causal(&subject, case, 43, seed))?;
         }
         outcomes.extend(verify(&subject, rows)?);
     }
@@ -75,11 +80,12 @@ impl WholeBlock {
         device: &Device,
         kernels: &Kernels,
         row: &Row,
+        heads: usize,
         rows: usize,
         seed: u64,
     ) -> Result<Self, KernelError> {
         let (n, r, vd, c) = (row.dim("N")?, row.dim("R")?, row.dim("VD")?, row.dim("C")?);
-        let shape = Shape { heads: 3, nope: n.1, rope: r.1, value: vd.1, latent: c.1 };
+        let shape = Shape { heads, nope: n.1, rope: r.1, value: vd.1, latent: c.1 };
         let (stream, mut random) = (device.stream()?, Random::new(seed));
         let expanded = random.values(KEYS * shape.expanded(), 1.0);
         let entries = random.values(KEYS * shape.entry(), 1.0);
@@ -109,9 +115,10 @@ impl WholeBlock {
         })
     }
 
-    /// One block: `count` keys from `first` on, of a chunk after `committed` tokens that has `total` keys in all.
+    /// By `variant`, one block: `count` keys from `first` on, of a chunk after `committed` tokens that has `total` keys in all.
     fn block(
         &self,
+        variant: &str,
         memory: &mut Memory,
         keys: (&CudaSlice<bf16>, &CudaSlice<bf16>),
         (first, count, total): (usize, usize, usize),
@@ -133,7 +140,22 @@ impl WholeBlock {
             part_ml: memory.part_ml.tensor(stream, [rows, heads, 8])?,
             y: memory.y.tensor(stream, [rows, heads, value])?,
         };
-        self.kernel.launch(stream, Choice::Forced(&self.variant), args)
+        self.kernel.launch(stream, Choice::Forced(variant), args)
+    }
+
+    /// A whole chunk by `variant`, as [`causal`] has it.
+    fn chunk(
+        &self,
+        variant: &str,
+        queries: &[bf16],
+        keys: (&CudaSlice<bf16>, &CudaSlice<bf16>),
+        (rows, committed, block): (usize, usize, usize),
+    ) -> Result<Written, KernelError> {
+        let (total, mut memory) = (committed + rows, self.memory_for(queries)?);
+        for first in (0..total).step_by(block) {
+            self.block(variant, &mut memory, keys, (first, block.min(total - first), total), committed)?;
+        }
+        memory.y.written(&self.stream, "y")
     }
 }
 
@@ -142,25 +164,20 @@ fn with_poison(values: &[bf16], width: usize) -> Vec<bf16> {
     [values, &vec![bf16::NAN; 128 * width]].concat()
 }
 
-enum Error {
-    Kernel(KernelError),
-    Wrong(String),
-}
-
-impl From<KernelError> for Error {
-    fn from(error: KernelError) -> Self {
-        Self::Kernel(error)
-    }
-}
-
 /// A chunk after `committed` tokens in blocks: random inputs, then queries of zeros and values of 1 at every fourth token,
-/// so that each output is a known average and a key too many or too few shows.
+/// so that each output is a known average and a key too many or too few shows. Every `every`-th row is judged; all have the bits
+/// of all variants of both families.
 fn causal(
     subject: &WholeBlock,
-    (rows, committed, block): (usize, usize, usize),
+    case @ (rows, committed, block): (usize, usize, usize),
+    every: usize,
     seed: u64,
-) -> Result<(), Error> {
+) -> Result<(), Failure> {
     let (stream, shape, total) = (&subject.stream, subject.shape, committed + rows);
+    let wrong = |what: String| {
+        let what = format!("{} heads, {committed} committed, blocks of {block}: {what}", shape.heads);
+        Failure::Wrong { unit: subject.unit.clone(), rows, what }
+    };
     let mut random = Random::new(seed ^ total as u64);
     let mut queries = random.values(rows * shape.query(), 3.0);
     let mut expanded = random.values(total * shape.expanded(), 1.0);
@@ -172,21 +189,22 @@ fn causal(
                 *value = if i / shape.expanded() % 4 == 0 { bf16::ONE } else { bf16::ZERO };
             }
         }
-        let mut memory = subject.memory_for(&queries)?;
         let device = (
             upload(stream, &with_poison(&expanded, shape.expanded()))?,
             upload(stream, &with_poison(&entries, shape.entry()))?,
         );
-        for first in (0..total).step_by(block) {
-            let place = (first, block.min(total - first), total);
-            subject.block(&mut memory, (&device.0, &device.1), place, committed)?;
-        }
-        let y = memory.y.written(stream, "y")?;
+        let by = |variant: &str| subject.chunk(variant, &queries, (&device.0, &device.1), case);
+        let y = by(&subject.variant)?;
         let (keys, mut bound) = (Keys::given(shape, &expanded, &entries), Bound::default());
-        for (row, query) in queries.chunks_exact(shape.query()).enumerate() {
+        for (row, query) in queries.chunks_exact(shape.query()).enumerate().step_by(every) {
             let expected = keys.attend(query, committed + row + 1);
             let judged = expected.judge(row, &y.values(row), &mut bound);
-            judged.map_err(|what| Error::Wrong(if constant { format!("averages: {what}") } else { what }))?;
+            judged.map_err(|what| wrong(if constant { format!("averages: {what}") } else { what }))?;
+        }
+        for other in subject.kernel.variants().filter(|other| *other != subject.variant) {
+            if by(other)?.bytes != y.bytes {
+                return Err(wrong(format!("other bits than {other}")));
+            }
         }
     }
     Ok(())
@@ -208,7 +226,7 @@ impl Subject for WholeBlock {
     }
 
     fn launch(&self, memory: &mut Memory) -> Result<(), KernelError> {
-        self.block(memory, (&self.expanded, &self.entries), (0, KEYS, KEYS), KEYS)
+        self.block(&self.variant, memory, (&self.expanded, &self.entries), (0, KEYS, KEYS), KEYS)
     }
 
     fn written(&self, memory: &mut Memory) -> Result<Vec<Written>, KernelError> {

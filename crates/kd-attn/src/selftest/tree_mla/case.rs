@@ -182,6 +182,12 @@ impl Case {
         segment.visible(node).into_iter().map(|row| self.starts()[stream] + row).collect()
     }
 
+    /// Of each row whether it sees row `seen`.
+    pub(crate) fn seeing(&self, seen: usize) -> Vec<bool> {
+        let nodes = self.branches.iter().enumerate().flat_map(|(s, b)| (0..b.nodes()).map(move |n| (s, n)));
+        nodes.map(|(stream, node)| self.path(stream, node).contains(&seen)).collect()
+    }
+
     /// The pass in which node `node` of stream `stream` is decoded alone: its ancestors are committed.
     pub(crate) fn alone(&self, stream: usize, node: usize) -> Self {
         let (key, path) = (self.widths.key(), self.path(stream, node));

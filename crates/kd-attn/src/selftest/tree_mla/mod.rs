@@ -1,6 +1,7 @@
 //! `tree_mla` and `tree_mla_merge` against a decode of each row alone, and against themselves.
 
 pub(crate) mod case;
+mod finite;
 pub(crate) mod launch;
 pub(crate) mod pages;
 
@@ -81,6 +82,7 @@ fn of(
         subject.high_pages()?;
         subject.placeholders()?;
         subject.little_room()?;
+        subject.not_finite()?;
     }
     Ok(outcomes)
 }
