@@ -12,7 +12,8 @@ namespace mla {
 constexpr int AHEAD = 256;  // tokens that clusters ask the L2 for ahead of their copies
 
 // One leaf of one stream for a tile of its rows. Four are kept: one's results leave, the next is worked on, and another is looked
-// up.
+// up. By warpgroups one is scored, two are asked for and another is looked up; who mixes the one before them has read of it what is
+// needed by then.
 struct Work {
   Stream stream;
   int64_t part;     // the tile's first row of partial results
