@@ -121,11 +121,13 @@ struct Consumer {
   }
 
   // Another: the next values by their weights.
-  __device__ __forceinline__ void ask_values(const Weights& weights, float (&out)[U::VD / 8][4]) {
+  __device__ __forceinline__ void ask_values(Weights& weights, float (&out)[U::VD / 8][4]) {
     ptx::barrier_wait(S::values_full() + value.slot, value.parity);
     const uint64_t values = ptx::wgmma_columns(ptx::shared_address(S::values()) + value.slot * U::VALUE_BYTES, BOX);
     value.advance();
     ptx::pin(out);
+#pragma unroll
+    for (int k = 0; k < U::NB / 16; ++k) ptx::pin(weights[k]);
     ptx::wgmma_fence();
 #pragma unroll
     for (int k = 0; k < U::NB / 16; ++k) ptx::wgmma_add_columns(out, weights[k], values + k * 128);
@@ -134,9 +136,11 @@ struct Consumer {
 
   // All `steps` tiles of the first `count` keys; row r of the warpgroup sees `seen + r` of them.
   __device__ __forceinline__ void attend(const Place<U>& at, int steps, int count, int seen, float factor,
-                                         const uint32_t (&queries)[U::KD / 16][4], Running<U>& known) {
+                                         uint32_t (&queries)[U::KD / 16][4], Running<U>& known) {
     if (steps == 0) return;
     Scores<U> even, odd;
+#pragma unroll
+    for (int k = 0; k < U::KD / 16; ++k) ptx::pin(queries[k]);
     ask_scores(queries, even[0]);
     ptx::wgmma_wait<0>();
     const auto take = [&](int step, bool start, bool last, Scores<U>& score, Scores<U>& next) {
