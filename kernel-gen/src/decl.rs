@@ -27,7 +27,7 @@ pub struct Family {
     pub require: Vec<Comparison>,
     /// Shared memory, in order.
     pub smem: Vec<SharedMember>,
-    /// Instructions that the SASS of every unit must contain, as the disassembler spells them; `A|B`: one of these.
+    /// Instructions that the SASS of every unit must contain, as the disassembler spells them; `A+B|C`: A and B, or C.
     pub sass: Vec<String>,
     /// Kernel operands, in order.
     pub operands: Vec<Operand>,

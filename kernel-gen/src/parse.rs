@@ -192,12 +192,13 @@ fn shared_member(input: ParseStream<'_>) -> syn::Result<SharedMember> {
     Ok(SharedMember { name: name.to_string(), at: name.span().into(), dtype, count, align })
 }
 
-/// `"OPCODE.MODIFIER"`, without spaces: what a line of the disassembly must begin with. `"A|B"`: one of these.
+/// `"OPCODE.MODIFIER"`, without spaces: what a line of the disassembly must begin with. `"A+B|C"`: both of the
+/// first, or the last.
 fn instruction(input: ParseStream<'_>) -> syn::Result<String> {
     let text: LitStr = input.parse()?;
     let value = text.value();
     let plain = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '.' || c == '_';
-    if value.split('|').any(|one| one.is_empty() || !one.chars().all(plain)) {
+    if value.split(['|', '+']).any(|one| one.is_empty() || !one.chars().all(plain)) {
         let message = "expected an instruction as the disassembler spells it, like \"HMMA.16816.F32.BF16\"";
         return Err(syn::Error::new(text.span(), message));
     }

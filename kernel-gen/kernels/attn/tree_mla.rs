@@ -31,7 +31,7 @@ family! { tree_mla, template "attn/tree_mla.cuh";
   args    { q: bf16[T, H, C + R], pages: bf16[X, 64, C + R], entries: bf16[64 * X, C + R] boxes [STEP, BOX], table: i32[B, P],
             starts: i32[B + 1], committed: i32[B], ancestors: u64[T, 2], scratch: bf16[T, C + R], scale: f32,
             queue: mut i32[1], part_o: mut f32[Z, C], part_ml: mut f32[Z, 2] }
-  sass    { "HMMA.16816.F32.BF16|HGMMA", "LDSM.16.M88.4|UTMALDG.2D" }
+  sass    { "HMMA.16816.F32.BF16+LDSM.16.M88.4|HGMMA+UTMALDG.2D" }
   launch  { grid resident, block 256 + 256 * WIDE, min_ctas CTAS, cluster CLUSTER, pdl, asked }
 }
 

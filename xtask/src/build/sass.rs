@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 /// Those of `declared` that no line of the disassembly `listing` executes.
 ///
-/// `HMMA.16816.F32` is found in `HMMA.16816.F32.BF16`, but not in `HMMA.16816.F32X`; of `HMMA|HGMMA` either will do.
+/// `HMMA.16816.F32` is found in `HMMA.16816.F32.BF16`, but not in `HMMA.16816.F32X`; of `HMMA+LDSM|HGMMA` either both or
+/// the last will do.
 pub(crate) fn missing<'a>(declared: &'a [String], listing: &str) -> Vec<&'a str> {
     let present: BTreeSet<&str> = listing.lines().filter_map(opcode).collect();
     let found = |wanted: &str| {
@@ -12,7 +13,8 @@ pub(crate) fn missing<'a>(declared: &'a [String], listing: &str) -> Vec<&'a str>
             opcode.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         })
     };
-    declared.iter().map(String::as_str).filter(|wanted| !wanted.split('|').any(found)).collect()
+    let of_any = |wanted: &str| wanted.split('|').any(|all| all.split('+').all(found));
+    declared.iter().map(String::as_str).filter(|wanted| !of_any(wanted)).collect()
 }
 
 /// The opcode of a line such as `/*0b60*/  @!P0 HMMA.16816.F32.BF16 R4, R8, R2, R4 ;`.
@@ -47,5 +49,7 @@ mod tests {
         assert_eq!(missing(&declared[..1], ""), ["HMMA.16816.F32.BF16"]);
         let declared = ["HGMMA|HMMA.16816", "HGMMA|HMMA.1688"].map(str::to_owned);
         assert_eq!(missing(&declared, LISTING), ["HGMMA|HMMA.1688"]);
+        let declared = ["HMMA+LDSM|HGMMA", "HMMA+UTMALDG|HGMMA+LDSM"].map(str::to_owned);
+        assert_eq!(missing(&declared, LISTING), ["HMMA+UTMALDG|HGMMA+LDSM"]);
     }
 }

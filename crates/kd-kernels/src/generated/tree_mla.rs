@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "tree_mla",
-    contract: "76248d12f4dfb2e2",
+    contract: "5b77c38f361bc646",
     variants: &["c8", "c16", "g64", "m64", "n8", "n16"],
     cooperative: false,
     pdl: true,
