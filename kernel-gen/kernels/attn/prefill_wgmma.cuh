@@ -5,6 +5,7 @@
 #pragma once
 
 #include "attn/prefill.cuh"
+#include "kd/ring.cuh"
 #include "ptx/wgmma_rs.cuh"
 #include "ptx/wgmma_ss.cuh"
 
@@ -45,15 +46,6 @@ struct Work {
   // Keys that some row of 64 from `row` on sees, and tiles of them.
   __device__ __forceinline__ int count(int row) const { return row < M ? ::max(::min(T, ahead + ::min(row + 64, M)), 0) : 0; }
   __device__ __forceinline__ int steps(int row) const { return (count(row) + U::NB - 1) / U::NB; }
-};
-
-template <int SLOTS>
-struct Slot {
-  int slot = 0, parity = 0;  // of the phase to wait for
-
-  __device__ __forceinline__ void advance() {
-    if (++slot == SLOTS) slot = 0, parity ^= 1;
-  }
 };
 
 // Asks for all tiles of keys and values. By one thread.

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "dense/split.cuh"
+#include "kd/ring.cuh"
 #include "ptx/cluster.cuh"
 #include "ptx/pdl.cuh"
 #include "ptx/wgmma_ss.cuh"
@@ -32,15 +33,8 @@ struct Tile {
 template <class U>
 using Sums = float[U::NT][4];
 
-// A place in the ring and the parity of its turn.
 template <class U>
-struct Place {
-  int slot, parity;
-
-  __device__ __forceinline__ void advance() {
-    if (++slot == U::SLOTS) slot = 0, parity ^= 1;
-  }
-};
+using Place = Slot<U::SLOTS>;
 
 // The tiles of this CTA's cluster, whose CTAs have segments of a tile, or tiles beside each other.
 template <class U>
@@ -118,8 +112,8 @@ __device__ __forceinline__ void consume(Sums<U>& total, int segment, Place<U>& a
   const uint32_t ring = ptx::shared_address(S::ring());
   // The same in all of a warp, and known to be, so that descriptors need no moves between products.
   const int group = U::GROUPS > 1 ? __shfl_sync(0xffffffffu, int(threadIdx.x) / 128, 0) : 0;
-  const uint64_t a = ptx::block_operand(ring + group * 64 * At::ROW_BYTES);
-  const uint64_t b = ptx::block_operand(ring + At::WEIGHT_BYTES);
+  const uint64_t a = ptx::wgmma_rows(ring + group * 64 * At::ROW_BYTES);
+  const uint64_t b = ptx::wgmma_rows(ring + At::WEIGHT_BYTES);
   const auto release = [](int slot) {
     const int lane = threadIdx.x % 32;
     if (U::SHARE == 1) {

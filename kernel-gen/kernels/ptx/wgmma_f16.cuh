@@ -9,14 +9,6 @@ namespace kd::ptx {
 template <int NT>
 __device__ void wgmma_add_f16(float (&d)[NT][4], const uint32_t (&a)[4], uint64_t b);
 
-#define KD_D10 KD_D8 ", %32, %33, %34, %35, %36, %37, %38, %39"
-#define KD_D12 KD_D10 ", %40, %41, %42, %43, %44, %45, %46, %47"
-#define KD_D14 KD_D12 ", %48, %49, %50, %51, %52, %53, %54, %55"
-#define KD_D16 KD_D14 ", %56, %57, %58, %59, %60, %61, %62, %63"
-#define KD_O10(IO) KD_O8(IO), KD_O(IO, 8), KD_O(IO, 9)
-#define KD_O12(IO) KD_O10(IO), KD_O(IO, 10), KD_O(IO, 11)
-#define KD_O14(IO) KD_O12(IO), KD_O(IO, 12), KD_O(IO, 13)
-#define KD_O16(IO) KD_O14(IO), KD_O(IO, 14), KD_O(IO, 15)
 #define KD_WGMMA_F16(NT, N, A0, A1, A2, A3, B)                                                                        \
   template <>                                                                                                         \
   __device__ __forceinline__ void wgmma_add_f16<NT>(float (&d)[NT][4], const uint32_t (&a)[4], uint64_t b) {          \
