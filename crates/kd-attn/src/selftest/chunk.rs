@@ -75,7 +75,7 @@ impl Sequence {
         &self.queries[token * self.shape.query()..][..self.shape.query()]
     }
 
-    /// Chunks in blocks of every size, by every variant, with pages of `cache`.
+    /// Chunks in blocks of every size, by every variant and by the launcher's choice, with pages of `cache`.
     fn check(
         &self,
         device: &Device,
@@ -89,18 +89,19 @@ impl Sequence {
         let (mut outcomes, mut whole) = (Vec::new(), None);
         for block in BLOCKS {
             let prefill = Prefill::new(device, kernels, config, block, cache)?;
-            for (variant, rows) in prefill.variants().flat_map(|variant| ROWS.map(|rows| (variant, rows))) {
+            let choices = prefill.variants().map(Choice::Forced).chain([Choice::Auto]);
+            for (choice, rows) in choices.flat_map(|choice| ROWS.map(|rows| (choice, rows))) {
                 let unit =
-                    format!("prefill of {TOKENS} tokens in blocks of {block}, {variant}, pages {cache:?}");
+                    format!("prefill of {TOKENS} tokens in blocks of {block}, {choice:?}, pages {cache:?}");
                 let wrong = |what| Failure::Wrong { unit: unit.clone(), rows, what };
-                let (y, micros) = self.run(stream, &prefill, variant, rows, cache)?;
+                let (y, micros) = self.run(stream, &prefill, choice, rows, cache)?;
                 let whole = whole.get_or_insert_with(|| y.clone());
                 let mut bound = Bound::default();
                 for row in 0..rows {
                     let token = TOKENS - rows + row;
                     expected[token].judge(row, &y.values(row), &mut bound).map_err(wrong)?;
                     if first_difference(whole.row(token), y.row(row)).is_some() {
-                        return Err(wrong(format!("token {token} depends on chunk, block and variant")));
+                        return Err(wrong(format!("token {token} depends on chunk, block and choice")));
                     }
                 }
                 let bytes = self.bytes(rows);
@@ -121,7 +122,7 @@ impl Sequence {
         &self,
         stream: &Stream,
         prefill: &Prefill,
-        variant: &str,
+        choice: Choice<'_>,
         rows: usize,
         cache: KvCacheDtype,
     ) -> Result<(Written, f64), KernelError> {
@@ -164,7 +165,7 @@ impl Sequence {
             stream.synchronize()?;
             begin = Instant::now();
             let mut out = y.tensor(stream, [rows, heads, value])?;
-            prefill.launch(stream, Choice::Forced(variant), &chunk, &mut workspace, &mut out)?;
+            prefill.launch(stream, choice, &chunk, &mut workspace, &mut out)?;
             stream.synchronize()?;
         }
         let micros = begin.elapsed().as_secs_f64() * 1e6;

@@ -13,9 +13,11 @@ use crate::block_attention::BlockAttention;
 
 /// Keys of the block that all rows see: no whole number of tiles of any variant.
 const KEYS: usize = 203;
-/// Rows, committed tokens and keys of a block: page and tile edges, blocks that end within the chunk, a block of which the
-/// first rows see nothing.
-const CASES: [(usize, usize, usize); 9] = [
+/// Rows, committed tokens and keys of a block.
+type Case = (usize, usize, usize);
+
+/// Page and tile edges, blocks that end within the chunk, a block of which the first rows see nothing.
+const CASES: [Case; 9] = [
     (1, 0, 64),
     (64, 0, 64),
     (65, 0, 128),
@@ -26,9 +28,19 @@ const CASES: [(usize, usize, usize); 9] = [
     (33, 500, 192),
     (300, 128, 256),
 ];
-/// The same for as many heads as give CTAs more than a tile: an odd number of tiles; one block of which rows see different keys,
-/// blocks that end within the chunk, a block that all rows see whole.
-const MANY: [(usize, usize, usize); 3] = [(130, 0, 4096), (130, 0, 64), (130, 64, 64)];
+/// The same for as many heads as give CTAs of `prefill_wgmma` more than a tile ([`many`]): an odd number of tiles; one block of which
+/// rows see different keys, blocks that end within the chunk, a block that all rows see whole.
+const SHORT: [Case; 3] = [(130, 0, 4096), (130, 0, 64), (130, 64, 64)];
+/// Five tiles of rows, and more tiles of keys than its rings hold.
+const FIVE: [Case; 1] = [(260, 340, 4096)];
+/// The same for four tiles; and a block that all rows see whole before one that they do not.
+const LONG: [Case; 2] = [(200, 340, 4096), (130, 340, 256)];
+
+/// Heads and cases: `prefill_wgmma` has a CTA an SM. A pair is a tile of many keys and one of few; or tiles beside each other, in two
+/// rounds; or in three, each of which begins elsewhere in the rings.
+fn many(sms: usize) -> [(usize, &'static [Case]); 4] {
+    [(sms / 3 + 1, &SHORT), (sms / 4 + 1, &FIVE), (sms * 3 / 4, &SHORT), (sms * 5 / 4, &LONG)]
+}
 
 pub(super) fn check(
     device: &Device,
@@ -38,16 +50,14 @@ pub(super) fn check(
 ) -> Result<Vec<Outcome>, Failure> {
     let mut outcomes = Vec::new();
     let most = rows.iter().copied().max().unwrap_or_default();
-    // `prefill_wgmma` has a CTA an SM. With three tiles of rows a head: a tile of many keys and one of few each; tiles beside each
-    // other, in two rounds.
-    let sms = device.sms() as usize;
-    let many = [sms / 3 + 1, sms * 3 / 4];
-    for row in ["prefill_attention", "prefill_wgmma"].into_iter().flat_map(|family| units(kernels, family)) {
+    let all = ["prefill_attention", "prefill_wgmma"].into_iter().flat_map(|family| units(kernels, family));
+    for (i, row) in all.enumerate() {
         let subject = WholeBlock::new(device, kernels, row, 3, most, seed)?;
         CASES.into_iter().try_for_each(|case| causal(&subject, case, 1, seed))?;
-        for heads in many {
+        // Others have the bits of the first.
+        for (heads, cases) in many(device.sms() as usize).into_iter().filter(|_| i == 0) {
             let subject = WholeBlock::new(device, kernels, row, heads, 0, seed)?;
-            MANY.into_iter().try_for_each(|case| causal(&subject, case, 43, seed))?;
+            cases.iter().try_for_each(|case| causal(&subject, *case, 43, seed))?;
         }
         outcomes.extend(verify(&subject, rows)?);
     }
@@ -149,7 +159,7 @@ impl WholeBlock {
         variant: &str,
         queries: &[bf16],
         keys: (&CudaSlice<bf16>, &CudaSlice<bf16>),
-        (rows, committed, block): (usize, usize, usize),
+        (rows, committed, block): Case,
     ) -> Result<Written, KernelError> {
         let (total, mut memory) = (committed + rows, self.memory_for(queries)?);
         for first in (0..total).step_by(block) {
@@ -169,7 +179,7 @@ fn with_poison(values: &[bf16], width: usize) -> Vec<bf16> {
 /// of all variants of both families.
 fn causal(
     subject: &WholeBlock,
-    case @ (rows, committed, block): (usize, usize, usize),
+    case @ (rows, committed, block): Case,
     every: usize,
     seed: u64,
 ) -> Result<(), Failure> {
