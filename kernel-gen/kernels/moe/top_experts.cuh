@@ -139,7 +139,8 @@ struct Stored {
   __device__ __forceinline__ uint4 operator()(int i) const { return ptx::load16(scores + 128 * i + 4 * (threadIdx.x % 32)); }
 };
 
-// One warp, one token; `four(i)` are the scores of its lane's `i`-th four experts. A lane has QUADS times four neighbouring experts. `bias` and `space`, for E + 64 words, are shared memory.
+// One warp, one token; `four(i)` are the scores of its lane's `i`-th four experts. A lane has QUADS times four neighbouring experts. `bias`
+// and `space`, for E + 64 words, are shared memory.
 template <class U, class Four>
 __device__ __forceinline__ void choose(const float* scores, Four four, const float* bias, int groups, int top_groups, bool normalize,
                                        float scaling, float* space, int32_t* ids, float* weights) {

@@ -4,8 +4,10 @@
 //! depend on each other: each the larger of its multiply-adds ÷ the peak rate of the instruction and its bytes ÷ the read
 //! bandwidth over a working set of a round's size, both measured in the same run. Only rows that the round has are counted, every
 //! expert once a row for operations and once for bytes if a row chose it; norms, softmax, sampling and tree building count
-//! nothing. Beside it stands what would be least if all products overlapped. Threads: `KD_THREADS`, default 2. `KD_JSON=FILE` writes every sample. `KD_ONLY=tree16` repeats one mode for a profiler. `KD_DEMO`: the pair's folder, where
-//! it is not this repository's.
+//! nothing. Beside it stands what would be least if all products overlapped.
+//!
+//! `KD_THREADS`: threads, default 2. `KD_JSON=FILE` writes every sample. `KD_ONLY=tree16` repeats one mode for a profiler. `KD_DEMO`: the
+//! pair's folder, where it is not this repository's.
 
 mod work;
 
