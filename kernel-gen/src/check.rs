@@ -1,4 +1,5 @@
-//! Name resolution: every name in a declaration must mean something where it stands.
+//! What a declaration must be beside well-formed: names that differ and mean something where they stand, a variant and an array at least,
+//! variants that set the same constants, and none that is never taken.
 
 use std::collections::BTreeSet;
 

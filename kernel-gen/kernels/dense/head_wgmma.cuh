@@ -40,6 +40,7 @@ template <class U, class S>
 __device__ __forceinline__ void lm_head_wgmma(const ptx::TensorMap& x, const ptx::TensorMap& w, float* logits, float* tiles, int M,
                                               int N) {
   using At = wgmma::Tile<U>;
+  static_assert(U::HELPERS == 0 || U::TAKEN == 0, "helpers lie right behind the warp that asks, and have registers for a description");
   wgmma::start<U, S>(x, w);
   wgmma::Work<U> work(M, N);
   if (threadIdx.x >= At::CONSUMERS) {

@@ -1,5 +1,6 @@
 /// `moe_gate_up` for many rows: `h = silu(gate x) * up x` for each place in `rows`, the same bits. `starts` are those of the sums of
-/// the groups of `x`; `h_starts` become those of `h`. `plan` and `slabs` are what `moe_group` wrote for slabs of SLAB.
+/// the groups of `x`; `h_starts` become those of `h`. `plan` and `slabs` are what `moe_group` wrote for slabs of SLAB;
+/// `plan[2]` counts items as they are drawn, so it must be 0 again before another launch.
 family! { moe_gate_up_many, template "moe/gate_up_many.cuh";
   dims    { H = hidden, I = expert_width / tp }
   variant many { SLAB = 48, WARPS = 4, STAGES = 3, MIN_CTAS = 2 } when I % 128 == 0
