@@ -60,7 +60,7 @@ impl Cuda {
     ) -> Result<Self, EngineError> {
         let Gpu { device, kernels, nodes, deterministic, memory, .. } = gpu;
         let stream = device.stream().map_err(CudaError::from)?;
-        let plan = Plan::new(models, &kernels, options, nodes, deterministic)?;
+        let plan = Plan::by_options(models, &kernels, nodes, deterministic)?(options)?;
         plan.admit(&stream, &kernels, models, memory)?;
         let Plan { dims, buckets, limits, trees, chunk, read } = plan;
         let bytes = dims.weight_bytes()?;

@@ -130,9 +130,9 @@ impl Gpu {
         let stream = self.device.stream().map_err(CudaError::from)?;
         let options = self.options(options);
         let (mut rows, least) = (options.chunk(false), options.mixed_chunk.max(1));
+        let plan = Plan::by_options(models, &self.kernels, self.nodes, self.deterministic)?;
         loop {
-            let options = EngineOptions { prefill_chunk: rows, ..options };
-            let plan = Plan::new(models, &self.kernels, options, self.nodes, self.deterministic)?;
+            let plan = plan(EngineOptions { prefill_chunk: rows, ..options })?;
             match plan.fits(&stream, models, self.memory) {
                 Err(CudaError::OutOfMemory { .. }) if rows > least => rows = rows.div_ceil(2).max(least),
                 // What does not fit at all is said when the engine is made.

@@ -17,10 +17,13 @@ const BLOCK: usize = 8192;
 /// What a launch in a captured graph takes of the device, in bytes: 8.8 to 10.4 KB were measured on an H200, 20,000 to 164,000 launches.
 /// The more, the more each took, so there is room above.
 const LAUNCH_BYTES: usize = 12 << 10;
-/// Launches of a layer of the target, of one of the drafter, and of the rest of either, at most: nine of attention with its products,
-/// two norms, three of the shared expert, the router, and four of the experts, of which passes of few rows have fewer.
+/// Launches of a layer of the target, at most: nine of attention with its products, two norms, three of the shared expert, the router, and
+/// four of the experts. Passes of few rows and layers without experts have fewer.
 const LAYER_LAUNCHES: usize = 19;
-const DRAFTER_LAUNCHES: usize = 12;
+/// Of a layer of the drafter: five of attention with its products, three of the MLP, and two norms.
+const DRAFTER_LAUNCHES: usize = 10;
+/// Of the rest of either, at most. A pass of the target has embedding, norm, head, draws and their copy, and two of a commit. A round that
+/// drafts has the walk, another commit, four of the context and six of the blocks and their best tokens besides.
 const OTHER_LAUNCHES: usize = 14;
 
 /// Sizes of everything that the passes of an engine use.
@@ -38,39 +41,43 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// For rounds of up to `options.slots()` streams whose trees have up to `nodes` nodes.
+    /// For an engine with given options, in rounds of up to `slots()` streams whose trees have up to `nodes` nodes: kernels are loaded
+    /// once, however many options are planned for.
     ///
     /// # Errors
-    /// A target that is not implemented on GPUs or has no kernels, rounds that are not one pass.
-    pub(super) fn new(
-        models: &Models,
+    /// A target that is not implemented on GPUs or has no kernels; then, of a plan, rounds that are not one pass.
+    pub(super) fn by_options<'a>(
+        models: &'a Models,
         kernels: &Kernels,
-        options: EngineOptions,
         nodes: usize,
         deterministic: bool,
-    ) -> Result<Self, CudaError> {
-        let rows = rows_of_stream(nodes, models.drafter.as_ref().map(|drafter| drafter.config().block_size));
-        within(options.slots(), rows)?;
-        let longest = models.target.config().max_position_embeddings.div_ceil(PAGE_TOKENS);
-        let pages = options.pages().max(1);
-        let stream_pages = longest.clamp(1, pages);
-        let buckets = Buckets::new(options.slots(), nodes);
-        let chain = if deterministic { options.chunk(false) } else { 0 };
-        let limits = Limits {
-            rows: buckets.most_rows().max(buckets.most_streams() * rows).max(chain),
-            nodes: (1 + nodes).max(chain),
-            streams: buckets.most_streams(),
-            pages,
-            stream_pages,
-        };
-        let (rows, streams) = (options.chunk(false), options.slots());
-        let chunk = ChunkLimits { rows, streams, block: BLOCK.min(limits.context()) };
-        let chunk = (!deterministic).then_some(chunk);
+    ) -> Result<impl Fn(EngineOptions) -> Result<Self, CudaError> + use<'a>, CudaError> {
         let dims = Dims::of_target(&models.target, 0)?;
-        let (contexts, attention) =
-            (limits.contexts().collect::<Vec<_>>(), CudaTarget::attention(kernels, &dims)?);
-        let buckets = buckets.with_contexts(&contexts, |bucket| attention(limits, bucket))?;
-        Ok(Self { dims, buckets, limits, trees: nodes > 0, chunk, read: limits.rows.max(rows) })
+        let attention = CudaTarget::attention(kernels, &dims)?;
+        let block = models.drafter.as_ref().map(|drafter| drafter.config().block_size);
+        Ok(move |options: EngineOptions| {
+            let rows = rows_of_stream(nodes, block);
+            within(options.slots(), rows)?;
+            let longest = models.target.config().max_position_embeddings.div_ceil(PAGE_TOKENS);
+            let pages = options.pages().max(1);
+            let stream_pages = longest.clamp(1, pages);
+            let buckets = Buckets::new(options.slots(), nodes);
+            let chain = if deterministic { options.chunk(false) } else { 0 };
+            let limits = Limits {
+                rows: buckets.most_rows().max(buckets.most_streams() * rows).max(chain),
+                nodes: (1 + nodes).max(chain),
+                streams: buckets.most_streams(),
+                pages,
+                stream_pages,
+            };
+            let (rows, streams) = (options.chunk(false), options.slots());
+            let chunk = ChunkLimits { rows, streams, block: BLOCK.min(limits.context()) };
+            let chunk = (!deterministic).then_some(chunk);
+            let contexts = limits.contexts().collect::<Vec<_>>();
+            let buckets = buckets.with_contexts(&contexts, |bucket| attention(limits, bucket))?;
+            let (dims, read) = (dims.clone(), limits.rows.max(rows));
+            Ok(Self { dims, buckets, limits, trees: nodes > 0, chunk, read })
+        })
     }
 
     /// Fails unless kernels for both models are there and all of it fits in memory together, as [`fits`](Self::fits) says.
