@@ -122,8 +122,7 @@ impl WeightRows for Int4Matrix {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ops::add_scaled;
-    use crate::{Inputs, multiply_rows};
+    use crate::multiply_rows;
 
     /// Row `row` of `m`, as the kernels decode it.
     fn decode(m: &Int4Matrix, row: usize) -> Vec<f32> {
@@ -199,33 +198,6 @@ mod tests {
     #[should_panic(expected = "cut a group of 32")]
     fn a_slice_of_columns_never_cuts_a_group() {
         Int4Matrix::new(1, 64, vec![0; 8], vec![bf16::ONE; 2]).unwrap().slice_columns(0..48);
-    }
-
-    /// Whole tiles and the edges of others, bit for bit.
-    #[test]
-    fn scaled_sums_are_those_of_products_that_were_stored_first() {
-        let noise = |i: usize| (i as u32).wrapping_mul(2_654_435_761);
-        let (n, k) = (80, 64);
-        let words: Vec<i32> = (0..n * k / 8).map(|i| noise(i) as i32).collect();
-        let m = Int4Matrix::new(n, k, words, vec![bf16::from_f32(0.01); n * k / 32]).unwrap();
-        let value = |i: usize| noise(i + 9) as f32 * 2f32.powi(-31) - 1.0;
-        let x: Vec<Vec<f32>> = (0..3).map(|row| (0..k).map(|i| value(row * k + i)).collect()).collect();
-        let x = Inputs::new(&m, &x.iter().map(Vec::as_slice).collect::<Vec<_>>());
-        for (start, width) in [(0, 80), (16, 32), (5, 40), (33, 7)] {
-            let held: Vec<f32> = (0..2 * width).map(|i| value(i + 1000)).collect();
-            let (mut want, mut parts, mut got) = (held.clone(), vec![0.0; 2 * width], held);
-            let factors = [0.3, -1.7];
-            x.select([1, 2].into_iter()).multiply(
-                &m,
-                start,
-                &mut parts.chunks_mut(width).collect::<Vec<_>>(),
-            );
-            for ((want, part), factor) in want.chunks_mut(width).zip(parts.chunks(width)).zip(factors) {
-                add_scaled(want, factor, part);
-            }
-            x.add_scaled(1..3, &m, start, &factors, &mut got.chunks_mut(width).collect::<Vec<_>>());
-            assert_eq!(got, want, "{width} columns from {start}");
-        }
     }
 
     #[test]

@@ -161,11 +161,21 @@ impl<'a> Inputs<'a> {
         factors: &[f32],
         out: &mut [&mut [f32]],
     ) {
+        self.add_scaled_at(Level::best(), rows, w, start, factors, out);
+    }
+
+    pub(super) fn add_scaled_at(
+        &self,
+        level: Level,
+        rows: Range<usize>,
+        w: &Int4Matrix,
+        start: usize,
+        factors: &[f32],
+        out: &mut [&mut [f32]],
+    ) {
         let width = out.first().map_or(0, |row| row.len());
         assert!(self.cols == w.cols() && start + width <= w.rows(), "shape of the weights");
-        self.rows
-            .select(rows)
-            .with_digits(|x| product(Level::best(), w.tiles(), start, x, out, Some(factors)));
+        self.rows.select(rows).with_digits(|x| product(level, w.tiles(), start, x, out, Some(factors)));
     }
 
     pub(super) fn multiply_at<W: WeightRows>(

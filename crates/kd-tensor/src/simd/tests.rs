@@ -99,6 +99,32 @@ fn int4_products_do_not_depend_on_their_neighbours() {
     }
 }
 
+/// Whole tiles of weights and the edges of others, rows that registers have room for at once and more, bit for bit.
+#[test]
+fn scaled_sums_are_those_of_products_that_were_stored_first() {
+    let w = int4_weights(80, 64);
+    let x: Vec<Vec<f32>> = (0..18).map(|m| numbers(200 + m, 64)).collect();
+    let x: Vec<&[f32]> = x.iter().map(Vec::as_slice).collect();
+    for level in Level::available() {
+        let inputs = Inputs::at(level, &w, &x);
+        for (rows, (start, width)) in [1, 2, 8, 9, 17]
+            .into_iter()
+            .flat_map(|rows| [(0, 80), (16, 32), (5, 40), (33, 7)].map(|at| (rows, at)))
+        {
+            let (factors, held) = (numbers(3, rows), numbers(4, rows * width));
+            let (mut want, mut parts, mut got) = (held.clone(), vec![f32::NAN; rows * width], held);
+            let mut out: Vec<&mut [f32]> = parts.chunks_mut(width).collect();
+            inputs.select(1..1 + rows).multiply_at(level, &w, start, &mut out);
+            for ((want, part), &factor) in want.chunks_mut(width).zip(parts.chunks(width)).zip(&factors) {
+                add_scaled(want, factor, part);
+            }
+            let mut out: Vec<&mut [f32]> = got.chunks_mut(width).collect();
+            inputs.add_scaled_at(level, 1..1 + rows, &w, start, &factors, &mut out);
+            assert_eq!(bits(&got), bits(&want), "{level:?}, {rows} rows, {width} columns from {start}");
+        }
+    }
+}
+
 /// A stream without committed tokens has no keys to score.
 #[test]
 fn an_empty_list_of_rows_has_no_products() {
