@@ -29,6 +29,17 @@ pub fn kernels_or_skip(test: &str, profile: &str) -> Option<(Device, Kernels)> {
     }
 }
 
+/// Bytes of a device that were taken between two looks at what is free, by whomever.
+///
+/// # Panics
+/// If more is free than before. Tests that ask need the device alone, other tests of the process included (`--test-threads=1`).
+pub fn taken(before: usize, after: usize) -> usize {
+    let taken = before.checked_sub(after);
+    taken.unwrap_or_else(|| {
+        panic!("{before} bytes were free, now {after}: somebody else gave memory back, and this test needs the device alone")
+    })
+}
+
 /// Runs `check` at [`ROWS`] with the kernels of `profile` on fresh inputs (`KD_SEED` repeats a run; `KD_ROWS=1,3` takes other
 /// row counts, few and small under a sanitizer), or skips as [`kernels_or_skip`] does. `KD_RESIDENCY=sm_120` runs it once more
 /// with as many CTAs per SM as that architecture has, if its bundle is there too. What was measured is appended to the file
@@ -102,4 +113,16 @@ fn skip(test: &str, error: &KernelError) {
     let count = SKIPPED.fetch_add(1, Ordering::Relaxed) + 1;
     // A closed stderr is no reason to fail a test.
     let _ = writeln!(std::io::stderr(), "skipped GPU test {count}: {test}: {error}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "needs the device alone")]
+    fn memory_that_others_gave_back_is_not_taken() {
+        assert_eq!(taken(7, 5), 2);
+        taken(5, 7);
+    }
 }
