@@ -9,6 +9,7 @@
 // brings weights, two bring rows. They share barriers and shared memory alone. Items are drawn one by one: SMs do not run equally fast.
 #pragma once
 
+#include "kd/ring.cuh"
 #include "moe/folded.cuh"
 #include "moe/slabs.cuh"
 #include "moe/stream.cuh"
@@ -33,16 +34,6 @@ struct FoldedWarpgroup {
   static __device__ __forceinline__ int tiles(int rows) { return rows > 64 ? (rows + 15) / 16 * 2 : (rows + 7) / 8; }
 };
 
-// A place in a ring, and how often the ring has gone round.
-template <int COUNT>
-struct Place {
-  int slot = 0;
-  uint32_t parity = 0;
-  __device__ __forceinline__ void next() {
-    if (++slot == COUNT) slot = 0, parity ^= 1;
-  }
-};
-
 // What an item is: rows of weights from step * ROWS * RUN on, of one slab. No rows: there is none.
 struct WarpgroupItem {
   int first, rows, step, expert;
@@ -65,10 +56,10 @@ template <class U, class S, class Row>
 __device__ __forceinline__ void announce(const int32_t* slabs, int total, int32_t* counter, const uint8_t* exponents, Row row) {
   using F = FoldedWarpgroup<U>;
   const int lane = threadIdx.x % 32;
-  Place<U::QUEUE> at;
+  Slot<U::QUEUE> at;
   int index = int(blockIdx.x);
 #pragma unroll 1
-  for (;; at.next()) {
+  for (;; at.advance()) {
     const bool real = index < total;
     WarpgroupItem item = {0, 0, 0, 0};
     constexpr int EACH = (U::SLAB + 31) / 32;
@@ -112,11 +103,11 @@ template <class U, class S>
 __device__ __forceinline__ void bring_folded_weights(const unsigned char* weights) {
   using F = FoldedWarpgroup<U>;
   if (!ptx::elect_one()) return;
-  Place<U::STAGES> at;
-  Place<U::QUEUE> turn;
+  Slot<U::STAGES> at;
+  Slot<U::QUEUE> turn;
   const uint64_t policy = ptx::evict_first();
 #pragma unroll 1
-  for (;; turn.next()) {
+  for (;; turn.advance()) {
     ptx::barrier_wait(S::told() + turn.slot, turn.parity);
     const WarpgroupItem item = item_of<S>(turn.slot);
     if (item.rows == 0) return;
@@ -124,7 +115,7 @@ __device__ __forceinline__ void bring_folded_weights(const unsigned char* weight
 #pragma unroll 1
     for (int i = 0; i < U::RUN; ++i, from += (F::UNITS - 1) * F::K_STAGES * F::UNIT_BYTES)
 #pragma unroll 1
-      for (int stage = 0; stage < F::K_STAGES; ++stage, from += F::UNIT_BYTES, at.next()) {
+      for (int stage = 0; stage < F::K_STAGES; ++stage, from += F::UNIT_BYTES, at.advance()) {
         ptx::barrier_wait(S::vacant() + at.slot, at.parity ^ 1);
         unsigned char* to = S::ring() + at.slot * F::WEIGHT_BYTES;
         ptx::copies_after_accesses();
@@ -141,11 +132,11 @@ template <class U, class S>
 __device__ __forceinline__ void bring_folded_rows(int own, const __half* values) {
   using F = FoldedWarpgroup<U>;
   const int lane = threadIdx.x % 32;
-  Place<U::STAGES> at;
-  Place<U::QUEUE> turn;
-  for (int i = 0; i < own; ++i) at.next();
+  Slot<U::STAGES> at;
+  Slot<U::QUEUE> turn;
+  for (int i = 0; i < own; ++i) at.advance();
 #pragma unroll 1
-  for (;; turn.next()) {
+  for (;; turn.advance()) {
     ptx::barrier_wait(S::told() + turn.slot, turn.parity);
     const WarpgroupItem item = item_of<S>(turn.slot);
     if (item.rows == 0) return;
@@ -168,7 +159,7 @@ __device__ __forceinline__ void bring_folded_rows(int own, const __half* values)
         }
       ptx::barrier_arrive_copies(S::full() + at.slot);
 #pragma unroll
-      for (int i = 0; i < F::BRINGERS; ++i) at.next();
+      for (int i = 0; i < F::BRINGERS; ++i) at.advance();
     }
     own -= F::LENGTH;
   }
@@ -209,7 +200,7 @@ struct FoldedWords {
 
 // Sums of one step of one warpgroup. `lift` is of the rows g and g + 8 of each of its tiles.
 template <class U, class S, int NT>
-__device__ __forceinline__ void folded_product(Place<U::STAGES>& at, const uint32_t (&lift)[U::TILES], float (&sum)[U::TILES][NT][4]) {
+__device__ __forceinline__ void folded_product(Slot<U::STAGES>& at, const uint32_t (&lift)[U::TILES], float (&sum)[U::TILES][NT][4]) {
   using F = FoldedWarpgroup<U>;
   constexpr int TILES = U::TILES, PARTS = 2 * TILES * F::BLOCKS;
   const int thread = threadIdx.x % 128, group = threadIdx.x / 128, warp = thread / 32, lane = thread % 32;
@@ -244,7 +235,7 @@ __device__ __forceinline__ void folded_product(Place<U::STAGES>& at, const uint3
       ptx::wgmma_wait<1>();
       if (p + 1 < PARTS) unpack(p + 1);
     }
-    at.next();
+    at.advance();
     // Nothing outstanding over the end of the loop: the compiler would let all products wait for each other.
     ptx::wgmma_wait<0>();
     ptx::barrier_arrive_warp(S::vacant() + slot, lane);
@@ -300,10 +291,10 @@ __device__ __forceinline__ void folded_warpgroup_products(const void* weights, c
     return;
   }
   ptx::take_registers<U::REGISTERS>();
-  Place<U::STAGES> at;
-  Place<U::QUEUE> turn;
+  Slot<U::STAGES> at;
+  Slot<U::QUEUE> turn;
 #pragma unroll 1
-  for (;; turn.next()) {
+  for (;; turn.advance()) {
     ptx::barrier_wait(S::told() + turn.slot, turn.parity);
     const WarpgroupItem item = item_of<S>(turn.slot);
     if (item.rows == 0) return;

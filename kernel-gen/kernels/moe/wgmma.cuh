@@ -9,6 +9,7 @@
 // A CTA has GROUPS warpgroups that compute, 64 TILES rows of weights each, and one whose warps bring: they share barriers and stages alone.
 #pragma once
 
+#include "kd/ring.cuh"
 #include "moe/product.cuh"
 #include "moe/slabs.cuh"
 #include "ptx/wgmma_rs.cuh"
@@ -25,21 +26,11 @@ struct Warpgroup {
   static_assert(ALL_STEPS % U::RUN == 0 && U::UNITS % UNITS == 0, "whole items");
 };
 
-// A stage's place in the ring, and how often the ring has gone round.
-template <int STAGES>
-struct Place {
-  int slot = 0;
-  uint32_t parity = 0;
-  __device__ __forceinline__ void next() {
-    if (++slot == STAGES) slot = 0, parity ^= 1;
-  }
-};
-
 // Brings the weights of all stages of the CTA's items, and says what the items are: one warp.
 template <class U, class S, class Order>
 __device__ __forceinline__ void bring_weights(const unsigned char* weights, const Order& order) {
   using W = Warpgroup<U>;
-  Place<U::STAGES> at;
+  Slot<U::STAGES> at;
 #pragma unroll 1
   for (int turn = 0;; ++turn) {
     const int index = order.index(turn);
@@ -49,7 +40,7 @@ __device__ __forceinline__ void bring_weights(const unsigned char* weights, cons
     ptx::barrier_wait(S::vacant() + at.slot, at.parity ^ 1);
     if (!ptx::elect_one()) {
       if (!real) return;
-      for (int i = 0; i < U::RUN * W::K_STAGES; ++i) at.next();
+      for (int i = 0; i < U::RUN * W::K_STAGES; ++i) at.advance();
       continue;
     }
     // The queue still has STAGES items: those before have been read when a stage of theirs was released.
@@ -62,7 +53,7 @@ __device__ __forceinline__ void bring_weights(const unsigned char* weights, cons
 #pragma unroll 1
     for (int i = 0; i < U::RUN; ++i, from += (W::UNITS - 1) * W::K_STAGES * BLOCK_BYTES)
 #pragma unroll 1
-      for (int stage = 0; stage < W::K_STAGES; ++stage, from += BLOCK_BYTES, at.next()) {
+      for (int stage = 0; stage < W::K_STAGES; ++stage, from += BLOCK_BYTES, at.advance()) {
         ptx::barrier_wait(S::vacant() + at.slot, at.parity ^ 1);
         unsigned char* to = S::ring() + at.slot * W::WEIGHT_BYTES;
         ptx::copies_after_accesses();
@@ -80,7 +71,7 @@ template <class U, class S, class Order, class Row>
 __device__ __forceinline__ void bring_rows(int own, const Order& order, const __nv_bfloat16* values, Row row) {
   using W = Warpgroup<U>;
   const int lane = threadIdx.x % 32;
-  Place<U::STAGES> at;
+  Slot<U::STAGES> at;
 #pragma unroll 1
   for (int turn = 0; order.index(turn) < order.total; ++turn) {
     const Slab slab = order.slab(order.index(turn));
@@ -92,7 +83,7 @@ __device__ __forceinline__ void bring_rows(int own, const Order& order, const __
       offsets[i] = 4 * i + lane / 8 < slab.rows ? row(slab.first + 4 * i + lane / 8) * U::K : 0;
     int stage = 0;
 #pragma unroll 1
-    for (int i = 0; i < U::RUN * W::K_STAGES; ++i, at.next(), stage = stage + 1 == W::K_STAGES ? 0 : stage + 1) {
+    for (int i = 0; i < U::RUN * W::K_STAGES; ++i, at.advance(), stage = stage + 1 == W::K_STAGES ? 0 : stage + 1) {
       if (--own >= 0) continue;
       own = U::BRINGERS - 1;
       ptx::barrier_wait(S::vacant() + at.slot, at.parity ^ 1);
@@ -111,7 +102,7 @@ __device__ __forceinline__ void bring_rows(int own, const Order& order, const __
 
 // Sums of one step of one warpgroup, handed to `store(sums)`.
 template <class U, class S, int NT, class Store>
-__device__ __forceinline__ void warpgroup_product(Place<U::STAGES>& at, const uint32_t (&bias)[4], Store store) {
+__device__ __forceinline__ void warpgroup_product(Slot<U::STAGES>& at, const uint32_t (&bias)[4], Store store) {
   using W = Warpgroup<U>;
   constexpr int TILES = U::TILES;
   const int thread = threadIdx.x % 128, group = threadIdx.x / 128, warp = thread / 32, lane = thread % 32;
@@ -182,7 +173,7 @@ __device__ __forceinline__ void warpgroup_product(Place<U::STAGES>& at, const ui
             if (d > 0 && c + m == 0) ptx::barrier_arrive_warp(S::vacant() + before, lane);
           }
         before = at.slot;
-        at.next();
+        at.advance();
       }
       // Nothing outstanding over the end of the loop: the compiler would let all products wait for each other.
       ptx::wgmma_wait<0>();
@@ -237,7 +228,7 @@ __device__ __forceinline__ void warpgroup_products(const void* weights, const Or
   // From memory, since the compiler would make a known constant anew for each use.
   const uint4 offset = ptx::load_shared16(S::bias());
   const uint32_t bias[4] = {offset.x, offset.y, offset.z, offset.w};
-  Place<U::STAGES> at;
+  Slot<U::STAGES> at;
 #pragma unroll 1
   for (int turn = 0;; ++turn) {
     ptx::barrier_wait(S::full() + at.slot, at.parity);
