@@ -12,8 +12,8 @@ use kd_attn::PAGE_TOKENS;
 use kd_engine::cuda::Gpu;
 use kd_engine::{Engine, EngineOptions, Models};
 use kd_kernels::testing::{kernels_or_skip, taken};
-use kd_model::Target;
 use kd_model::cuda::CudaTarget;
+use kd_model::{Drafter, Target};
 use kd_tensor::safetensors::{SafeTensors, TensorData, write_safetensors};
 use kd_tests::{demo, demo_models, json};
 
@@ -74,7 +74,8 @@ fn graphs_take_what_was_planned() {
     let target = Arc::new(Target::load(folder.path()).expect("a deep target"));
     let free = || device.context().mem_get_info().expect("free memory").0;
     let kept = || device.kept().expect("bytes of buffers").0 as usize;
-    for drafter in [None, demo_models().drafter] {
+    let drafts = tempfile::tempdir().expect("a folder");
+    for drafter in [None, Some(Arc::new(drafter_of(drafts.path(), DEEP)))] {
         let what = if drafter.is_some() { "with a drafter" } else { "alone" };
         let engine = |cache_tokens: usize| {
             let models = Models { target: target.clone(), drafter: drafter.clone(), tokenizer: None };
@@ -169,4 +170,16 @@ fn deepened(folder: &Path, layers: usize) {
     let mut config = json(&demo("target/config.json"));
     config["text_config"]["num_hidden_layers"] = layers.into();
     fs::write(folder.join("config.json"), config.to_string()).expect("the configuration");
+}
+
+/// The demo's drafter, for a target of so many layers.
+fn drafter_of(folder: &Path, layers: usize) -> Drafter {
+    for file in fs::read_dir(demo("drafter")).expect("the demo drafter") {
+        let file = file.expect("a file");
+        fs::copy(file.path(), folder.join(file.file_name())).expect("a copy");
+    }
+    let mut config = json(&demo("drafter/config.json"));
+    config["num_target_layers"] = layers.into();
+    fs::write(folder.join("config.json"), config.to_string()).expect("the configuration");
+    Drafter::load(folder).expect("the drafter")
 }
