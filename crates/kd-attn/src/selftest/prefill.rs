@@ -4,7 +4,7 @@ use half::bf16;
 use kd_kernels::bundle::Row;
 use kd_kernels::families::prefill_attention;
 use kd_kernels::selftest::{
-    Bound, Failure, Outcome, Output, Random, Subject, Written, gather, units, upload, verify,
+    Bound, Failure, Outcome, Output, Random, Subject, Written, cases, gather, units, upload, verify,
 };
 use kd_kernels::{Choice, CudaSlice, Device, KernelError, Kernels, Stream, TensorRef};
 
@@ -43,12 +43,11 @@ pub(super) fn check(
     let sms = device.sms() as usize;
     let many = [sms / 3 + 1, sms * 3 / 4];
     for row in ["prefill_attention", "prefill_wgmma"].into_iter().flat_map(|family| units(kernels, family)) {
-        let subject = WholeBlock::new(device, kernels, row, 3, most, seed)?;
-        CASES.into_iter().try_for_each(|case| causal(&subject, case, 1, seed))?;
-        for heads in many {
-            let subject = WholeBlock::new(device, kernels, row, heads, 0, seed)?;
-            MANY.into_iter().try_for_each(|case| causal(&subject, case, 43, seed))?;
+        let wide = many.into_iter().flat_map(|heads| MANY.map(|case| (heads, case, 43)));
+        for (heads, case, every) in cases(CASES.into_iter().map(|case| (3, case, 1)).chain(wide)) {
+            causal(&WholeBlock::new(device, kernels, row, heads, 0, seed)?, case, every, seed)?;
         }
+        let subject = WholeBlock::new(device, kernels, row, 3, most, seed)?;
         outcomes.extend(verify(&subject, rows)?);
     }
     Ok(outcomes)

@@ -125,10 +125,9 @@ fn same_rows(whole: &[Written], some: &[Written], order: &[usize]) -> Result<(),
     Ok(())
 }
 
-/// Microseconds of one launch, the mean of many replayed as a graph, as serving does it. `KD_TIMING=0` does without, since a
-/// sanitizer takes minutes for as many launches.
+/// Microseconds of one launch, the mean of many replayed as a graph, as serving does it; none without [`timed`](super::timed).
 fn time<S: Subject>(subject: &S, order: &[usize]) -> Result<f64, KernelError> {
-    if std::env::var("KD_TIMING").is_ok_and(|value| value == "0") {
+    if !super::timed() {
         return Ok(f64::NAN);
     }
     fn record<S: Subject>(_: &Stream, (subject, memory): &mut (&S, S::Memory)) -> Result<(), KernelError> {

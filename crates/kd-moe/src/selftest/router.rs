@@ -7,7 +7,7 @@ use half::bf16;
 use kd_kernels::bundle::Row;
 use kd_kernels::families::{router, router_wgmma};
 use kd_kernels::selftest::{
-    Failure, Outcome, Output, Random, Subject, Written, gather, same_as_first, units, upload, verify,
+    Failure, Outcome, Output, Random, Subject, Written, cases, gather, same_as_first, units, upload, verify,
 };
 use kd_kernels::{Choice, CudaSlice, Device, KernelError, Kernels, RouterProduct, Stream, TensorRef};
 use kd_tensor::{Bf16Matrix, Matrix, Pool};
@@ -37,7 +37,7 @@ pub(super) fn check(
 ) -> Result<Vec<Outcome>, Failure> {
     let mut outcomes = Vec::new();
     let most = rows.iter().copied().max().unwrap_or_default();
-    for groups in [1, 8] {
+    for groups in cases([1, 8]) {
         // What the first variant of each size wrote.
         let mut first = BTreeMap::new();
         for row in ["router", "router_wgmma"].iter().flat_map(|family| units(kernels, family)) {
