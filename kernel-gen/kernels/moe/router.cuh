@@ -335,8 +335,7 @@ struct Choices {
 
   // The same where the first CHOOSERS of the expert blocks choose, each for a part of the share. A chooser waits for each score of its
   // token, which needs neither a counter nor a fence, and leaves zeros behind; the other CTAs make room for the next launch. The host
-  // launches this only where the device holds all clusters of a tile of tokens at once. With more tiles it counts on CTAs starting in
-  // the order of their index, as they do on an H200 and CUDA does not promise.
+  // launches this only where the device holds all clusters of the launch at once: CUDA promises no order in which CTAs start.
   template <class U, class S>
   __device__ __forceinline__ void decide_waiting(const float* sums, float* space, int64_t token, int expert, int M) const {
     constexpr int CHOOSERS = U::CHOOSERS < U::BLOCKS ? U::CHOOSERS : U::BLOCKS, OWN = (U::SHARE + CHOOSERS - 1) / CHOOSERS;

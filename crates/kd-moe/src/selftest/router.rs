@@ -43,11 +43,10 @@ pub(super) fn check(
         for row in ["router", "router_wgmma"].iter().flat_map(|family| units(kernels, family)) {
             let case = Case::new(device, kernels, row, groups, most, seed)?;
             // As in service: CTAs that wait for each other are not launched where they are not held at once.
-            if matches!(&case.kernel, Kernel::Groups(kernel) if !RouterProduct::may_wait(kernels, kernel.units()))
-            {
-                continue;
-            }
-            outcomes.extend(verify(&case, rows)?);
+            let limit = case.kernel.most_rows(kernels, &row.variant);
+            let rows: Vec<usize> = rows.iter().copied().filter(|rows| *rows as i64 <= limit).collect();
+            let Some(most) = rows.iter().copied().max() else { continue };
+            outcomes.extend(verify(&case, &rows)?);
             same_as_first(&case, first.entry((case.width, case.experts)).or_default(), most)?;
         }
     }
@@ -113,6 +112,13 @@ impl Kernel {
             }
             _ => Self::Any(router::Router::load(kernels, dims)?),
         })
+    }
+
+    /// The largest launch of a variant.
+    fn most_rows(&self, kernels: &Kernels, variant: &str) -> i64 {
+        let Self::Groups(groups) = self else { return i64::MAX };
+        let unit = groups.units().iter().find(|unit| unit.variant() == variant);
+        unit.map_or(0, |unit| RouterProduct::most_rows(kernels, unit))
     }
 }
 
