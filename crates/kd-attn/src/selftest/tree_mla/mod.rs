@@ -42,8 +42,10 @@ const SHAPES: [Shape; 10] = [
     shape(&[(20, 506), (20, 1020)], 12, 17),
 ];
 
+type Beside = fn(&mut Subject<'_>) -> Result<(), Failure>;
+
 /// What is checked besides.
-const BESIDE: [fn(&mut Subject<'_>) -> Result<(), Failure>; 6] = [
+const BESIDE: [Beside; 6] = [
     |subject| subject.chain(),
     |subject| subject.replays(),
     |subject| subject.high_pages(),
