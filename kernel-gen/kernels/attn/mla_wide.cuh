@@ -137,6 +137,8 @@ struct Wide {
     const uint2 weights = ALL ? softmax.weigh_straight(s, *S::factor(), keep, changed)
                               : softmax.template weigh<false>(s, *S::factor(), step, serves_row(step, row), keep, changed);
     keep_total(softmax.total);
+    // All lanes of a row have read its base before they voted whether any rises, which racecheck does not follow.
+    if (ptx::EVERY_LANE_ARRIVES) __syncwarp();
     if (changed && t == 0) S::base()[row] = softmax.base;
     uint32_t* to = reinterpret_cast<uint32_t*>(S::weights() + (parity * U::ROWS + row) * KEYS) + t;
     const int swap = g / 4 * 4;

@@ -50,7 +50,6 @@ struct Ring {
     const Work& work = work_of<S>(turn);
     const int64_t row = int64_t(work.stream.first) * U::H + work.row;
     const int warp = threadIdx.x / 32;
-    if constexpr (U::FP8) ptx::copies_after_accesses();
 #pragma unroll 1
     for (int i = first; i < end; ++i)
       Feed::copy(q + (row + ::min(KEYS * i + 2 * warp, work.rows - 1)) * U::W,

@@ -268,6 +268,7 @@ struct Feed {
   __device__ __forceinline__ static void copy(const __nv_bfloat16* even, const __nv_bfloat16* odd, int slot,
                                               int warp = threadIdx.x / 32) {
     if (!ptx::elect_one()) return;
+    ptx::copies_after_accesses();
     uint8_t* to = S::ring() + (slot * KEYS + warp * 2) * U::KEY;
     ptx::barrier_arrive_expect(S::arrived() + slot, 4 * U::W);
     ptx::bulk_load(to, even, 2 * U::W, S::arrived() + slot);
@@ -334,7 +335,6 @@ struct Feed {
     if (number < 0) {
       const int64_t first = int64_t(work.stream.first) * U::H + work.row;
       const auto row = [&](int i) { return q + (first + ::min(KEYS * entry + 2 * warp + i, work.rows - 1)) * U::W; };
-      ptx::copies_after_accesses();
       copy(row(0), row(1), slot);
       mark(slot, 0);
     } else if (number < work.trunk) {

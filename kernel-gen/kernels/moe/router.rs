@@ -24,7 +24,8 @@ family! { router, template "moe/router.cuh";
 }
 
 /// `router` for more rows on sm_90a alone, with the same bits: warpgroups multiply both operands from shared memory. Not for experts
-/// that are no whole tiles of 128. Beside the ring of a96 shared memory has room for some 700 biases; more experts take g112.
+/// that are no whole tiles of 128. Beside the ring of a96 shared memory has room for some 700 biases; more experts take n112. Variants
+/// with CHOOSERS have CTAs that wait for others: not for launches larger than the device holds at once.
 family! { router_wgmma, template "moe/router_wgmma.cuh";
   dims    { H = hidden, E = experts, T = experts_per_token }
   variant h40  { ROWS = 64,  TOKENS = 40,  RANKS = 8, SLOTS = 14, WARPS = 8, CHOOSERS = 6, DIRECT = 0 }  on sm_90a when H % 1024 == 0 && E % 128 == 0 prefer M <= 40
@@ -32,7 +33,8 @@ family! { router_wgmma, template "moe/router_wgmma.cuh";
   variant h72  { ROWS = 64,  TOKENS = 72,  RANKS = 8, SLOTS = 11, WARPS = 9, CHOOSERS = 1, DIRECT = 0 }  on sm_90a when H % 1024 == 0 && E % 128 == 0 prefer M <= 144
   variant g64  { ROWS = 128, TOKENS = 64,  RANKS = 8, SLOTS = 7,  WARPS = 9, CHOOSERS = 1, DIRECT = 1 }  on sm_90a when H % 1024 == 0 && E % 128 == 0 prefer M <= 280
   variant a96  { ROWS = 128, TOKENS = 96,  RANKS = 1, SLOTS = 8,  WARPS = 12, CHOOSERS = 0, DIRECT = 0 } on sm_90a when H % 1024 == 0 && E % 128 == 0 && E <= 640 prefer M > 2240
-  variant g112 { ROWS = 128, TOKENS = 112, RANKS = 8, SLOTS = 5,  WARPS = 14, CHOOSERS = 2, DIRECT = 1 } on sm_90a when H % 1024 == 0 && E % 128 == 0
+  variant g112 { ROWS = 128, TOKENS = 112, RANKS = 8, SLOTS = 5,  WARPS = 14, CHOOSERS = 2, DIRECT = 1 } on sm_90a when H % 1024 == 0 && E % 128 == 0 prefer M <= 560
+  variant n112 { ROWS = 128, TOKENS = 112, RANKS = 8, SLOTS = 5,  WARPS = 14, CHOOSERS = 0, DIRECT = 0 } on sm_90a when H % 1024 == 0 && E % 128 == 0
   const   { PUSH = RANKS / 8, STEP = 64, BLOCKS = E / ROWS, NT = TOKENS / 8, LINE = ROWS + 4, SHARE = TOKENS / RANKS,
             QUADS = ceil_div(E, 128) }
   require { T <= 32, T <= E, E <= 1024, 4 * TOKENS * LINE * (1 - PUSH) + 4 * WARPS * (E + 64) <= 128 * SLOTS * (ROWS + TOKENS),
@@ -42,5 +44,5 @@ family! { router_wgmma, template "moe/router_wgmma.cuh";
   args    { x: bf16[M, H] boxes [TOKENS, STEP], w: bf16[E, H] boxes [ROWS, STEP], bias: f32[E], slots: i32[M], groups: i32, top_groups: i32,
             normalize: i32, scaling: f32, arrived: mut i32[M, E], scores: mut f32[M, E], ids: mut i32[M, T], weights: mut f32[M, T] }
   sass    { "HGMMA", "UTMALDG.2D" }
-  launch  { grid (RANKS, BLOCKS, ceil_div(M, TOKENS)), block 32 * WARPS, cluster RANKS, pdl, optional }
+  launch  { grid (RANKS, BLOCKS, ceil_div(M, TOKENS)), block 32 * WARPS, cluster RANKS, pdl, optional, asked }
 }

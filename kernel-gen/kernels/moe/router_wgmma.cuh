@@ -5,7 +5,7 @@
 #pragma once
 
 #include "dense/wgmma.cuh"
-#include "moe/router.cuh"
+#include "moe/router_choices.cuh"
 
 namespace kd {
 namespace route {

@@ -4,7 +4,7 @@ use half::bf16;
 use kd_kernels::bundle::Row;
 use kd_kernels::families::{drafter_attention, drafter_merge};
 use kd_kernels::selftest::{
-    Bound, Failure, Outcome, Output, Random, Subject, Written, gather, units, upload, verify,
+    Bound, Failure, Outcome, Output, Random, Subject, Written, cases, gather, units, upload, verify,
 };
 use kd_kernels::{Choice, CudaSlice, Device, KernelError, Kernels, Stream, TensorMut, TensorRef};
 use kd_tensor::{Matrix, Pool};
@@ -30,7 +30,7 @@ pub(super) fn check(
     let rows: Vec<usize> = rows.iter().copied().filter(|rows| *rows <= STREAMS).collect();
     let mut outcomes = Vec::new();
     for row in units(kernels, "drafter_attention") {
-        for (window, causal) in MODES {
+        for (window, causal) in cases(MODES) {
             let subject = Attention::new(device, kernels, row, (window, causal), seed)?;
             outcomes.extend(verify(&subject, &rows)?);
         }

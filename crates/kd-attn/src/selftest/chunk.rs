@@ -5,7 +5,7 @@ use std::time::Instant;
 use half::bf16;
 use kd_kernels::bundle::Row;
 use kd_kernels::selftest::{
-    Bound, Failure, Outcome, Output, Random, Written, first_difference, units, upload,
+    Bound, Failure, Outcome, Output, Random, Written, cases, first_difference, units, upload,
 };
 use kd_kernels::{Choice, Device, KernelError, Kernels, Stream, TensorRef};
 
@@ -87,7 +87,7 @@ impl Sequence {
         let keys = Keys::expand(self.shape, &self.kv_b, &self.entries);
         let expected: Vec<_> = (0..TOKENS).map(|token| keys.attend(self.query(token), token + 1)).collect();
         let (mut outcomes, mut whole) = (Vec::new(), None);
-        for block in BLOCKS {
+        for block in cases(BLOCKS) {
             let prefill = Prefill::new(device, kernels, config, block, cache)?;
             let choices = prefill.variants().map(Choice::Forced).chain([Choice::Auto]);
             for (choice, rows) in choices.flat_map(|choice| ROWS.map(|rows| (choice, rows))) {

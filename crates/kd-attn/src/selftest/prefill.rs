@@ -4,7 +4,7 @@ use half::bf16;
 use kd_kernels::bundle::Row;
 use kd_kernels::families::prefill_attention;
 use kd_kernels::selftest::{
-    Bound, Failure, Outcome, Output, Random, Subject, Written, gather, units, upload, verify,
+    Bound, Failure, Outcome, Output, Random, Subject, Written, cases, gather, units, upload, verify,
 };
 use kd_kernels::{Choice, CudaSlice, Device, KernelError, Kernels, Stream, TensorRef};
 
@@ -51,14 +51,15 @@ pub(super) fn check(
     let mut outcomes = Vec::new();
     let most = rows.iter().copied().max().unwrap_or_default();
     let all = ["prefill_attention", "prefill_wgmma"].into_iter().flat_map(|family| units(kernels, family));
+    let wide = many(device.sms() as usize);
     for (i, row) in all.enumerate() {
-        let subject = WholeBlock::new(device, kernels, row, 3, most, seed)?;
-        CASES.into_iter().try_for_each(|case| causal(&subject, case, 1, seed))?;
         // Others have the bits of the first.
-        for (heads, cases) in many(device.sms() as usize).into_iter().filter(|_| i == 0) {
-            let subject = WholeBlock::new(device, kernels, row, heads, 0, seed)?;
-            cases.iter().try_for_each(|case| causal(&subject, *case, 43, seed))?;
+        let wide = wide.iter().filter(|_| i == 0);
+        let wide = wide.flat_map(|(heads, all)| all.iter().map(|case| (*heads, *case, 43)));
+        for (heads, case, every) in cases(CASES.into_iter().map(|case| (3, case, 1)).chain(wide)) {
+            causal(&WholeBlock::new(device, kernels, row, heads, 0, seed)?, case, every, seed)?;
         }
+        let subject = WholeBlock::new(device, kernels, row, 3, most, seed)?;
         outcomes.extend(verify(&subject, rows)?);
     }
     Ok(outcomes)

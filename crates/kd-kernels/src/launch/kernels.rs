@@ -66,6 +66,11 @@ impl Kernels {
         self.device.freeze();
     }
 
+    /// The device.
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
+    }
+
     /// The bundle.
     pub fn bundle(&self) -> &Bundle {
         &self.bundle
@@ -139,14 +144,6 @@ impl Units {
     pub fn held_at_once(&self, kernels: &Kernels, names: &[&str]) -> bool {
         self.iter().all(|unit| {
             let needed: Option<i64> = names.iter().map(|name| unit.constant(name)).sum();
-            needed.is_some_and(|needed| i64::from(unit.held(kernels.device.sms())) >= needed)
-        })
-    }
-
-    /// As [`Units::held_at_once`], for the product of the constants `names`.
-    pub fn tiles_held_at_once(&self, kernels: &Kernels, names: &[&str]) -> bool {
-        self.iter().all(|unit| {
-            let needed: Option<i64> = names.iter().map(|name| unit.constant(name)).product();
             needed.is_some_and(|needed| i64::from(unit.held(kernels.device.sms())) >= needed)
         })
     }

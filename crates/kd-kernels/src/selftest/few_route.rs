@@ -3,7 +3,9 @@
 use cudarc::driver::CudaSlice;
 use half::bf16;
 
-use super::{Failure, Outcome, Output, Random, Subject, Written, gather, same_bits, units, upload, verify};
+use super::{
+    Failure, Outcome, Output, Random, Subject, Written, cases, gather, same_bits, units, upload, verify,
+};
 use crate::bundle::Row;
 use crate::families::{add_rms_norm, few_gate, few_route, router};
 use crate::{Choice, DenseProduct, DenseScratch, Device, KernelError, Kernels, Stream, TensorMut, TensorRef};
@@ -23,10 +25,9 @@ pub(super) fn check(
 ) -> Result<Vec<Outcome>, Failure> {
     let mut outcomes = Vec::new();
     for row in units(kernels, "few_route") {
-        for case in CASES {
-            for (kind, seed) in ROWS.iter().zip(seed..) {
-                outcomes.extend(verify(&FewRoute::new(device, kernels, row, case, *kind, seed)?, &[1])?);
-            }
+        let all = CASES.iter().flat_map(|case| ROWS.iter().zip(seed..).map(move |of| (case, of)));
+        for (case, (kind, seed)) in cases(all) {
+            outcomes.extend(verify(&FewRoute::new(device, kernels, row, *case, *kind, seed)?, &[1])?);
         }
     }
     Ok(outcomes)

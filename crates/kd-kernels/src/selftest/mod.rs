@@ -132,6 +132,24 @@ pub fn units<'a>(kernels: &'a Kernels, family: &'a str) -> impl Iterator<Item = 
         .filter(move |row| row.family == family && kernels.has(row) && admits(&chosen, family, &row.unit))
 }
 
+/// Of what a check goes through case by case, the cases whose places (from 0) are in `KD_CASES`, numbers between commas; all where
+/// it is not set.
+pub fn cases<T>(all: impl IntoIterator<Item = T>) -> impl Iterator<Item = T> {
+    let chosen = std::env::var("KD_CASES").ok();
+    let named = move |place| chosen.as_ref().is_none_or(|chosen| names_place(chosen, place));
+    all.into_iter().enumerate().filter(move |(place, _)| named(*place)).map(|(_, case)| case)
+}
+
+/// Whether `place` is one of the numbers of `chosen`.
+fn names_place(chosen: &str, place: usize) -> bool {
+    chosen.split(',').any(|number| number.trim().parse() == Ok(place))
+}
+
+/// Whether launches are timed: not with `KD_TIMING=0`, since a sanitizer takes minutes for as many.
+pub fn timed() -> bool {
+    std::env::var("KD_TIMING").map_or(true, |value| value != "0")
+}
+
 /// Whether `chosen`, beginnings of names of units between commas, has one of `unit` or none of its family.
 fn admits(chosen: &str, family: &str, unit: &str) -> bool {
     let of_family = |name: &&str| name.strip_prefix(family).is_some_and(|rest| rest.starts_with("__"));
@@ -146,7 +164,15 @@ pub fn driver(error: DriverError) -> KernelError {
 
 #[cfg(test)]
 mod tests {
-    use super::admits;
+    use super::{admits, names_place};
+
+    #[test]
+    fn places_choose_cases() {
+        let named =
+            |chosen: &str| (0..12).filter(|place| names_place(chosen, *place)).collect::<Vec<usize>>();
+        assert_eq!(named("0, 2,11"), [0, 2, 11]);
+        assert!(named("none").is_empty());
+    }
 
     #[test]
     fn names_choose_among_their_own_family() {

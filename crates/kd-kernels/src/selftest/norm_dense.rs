@@ -4,7 +4,9 @@ use cudarc::driver::CudaSlice;
 use half::bf16;
 
 use super::norm::only_tapped;
-use super::{Failure, Outcome, Output, Random, Subject, Written, gather, same_bits, units, upload, verify};
+use super::{
+    Failure, Outcome, Output, Random, Subject, Written, cases, gather, same_bits, units, upload, verify,
+};
 use crate::bundle::Row;
 use crate::families::{add_rms_norm, norm_dense};
 use crate::{Choice, DenseProduct, DenseScratch, Device, KernelError, Kernels, Stream, TensorRef};
@@ -24,7 +26,7 @@ pub(super) fn check(
     let mut outcomes = Vec::new();
     let most = rows.iter().copied().max().unwrap_or_default();
     for row in units(kernels, "norm_dense") {
-        for parts in PARTS {
+        for parts in cases(PARTS) {
             let norm_dense = NormDense::new(device, kernels, row, parts, most, seed)?;
             outcomes.extend(verify(&norm_dense, rows)?);
             rows.iter().try_for_each(|rows| norm_dense.taps_of_fewer_rows(*rows))?;

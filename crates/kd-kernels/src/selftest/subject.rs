@@ -74,7 +74,8 @@ pub fn verify<S: Subject>(subject: &S, rows: &[usize]) -> Result<Vec<Outcome>, F
     Ok(outcomes)
 }
 
-/// Variants that must agree in every bit, on the first `rows` input rows: `first` is what the first of them wrote, empty before it.
+/// Variants that must agree in every bit, on the first `rows` input rows: `first` is what the first of them wrote, of as many rows or
+/// more, empty before it.
 ///
 /// # Errors
 /// The first difference, a launch that fails.
@@ -85,7 +86,8 @@ pub fn same_as_first<S: Subject>(subject: &S, first: &mut Vec<Written>, rows: us
         return Ok(());
     }
     for (own, other) in written.iter().zip(first.iter()) {
-        if let Some(byte) = first_difference(&own.bytes, &other.bytes) {
+        let of = |all: &Written| all.bytes.get(..rows * all.row_bytes).unwrap_or_default().to_vec();
+        if let Some(byte) = first_difference(&of(own), &of(other)) {
             let (row, at) = (byte / own.row_bytes.max(1), byte % own.row_bytes.max(1));
             let what = format!("`{}`: byte {at} of row {row} is another than in the first variant", own.name);
             return Err(Failure::Wrong { unit: subject.unit().to_owned(), rows, what });
@@ -125,10 +127,9 @@ fn same_rows(whole: &[Written], some: &[Written], order: &[usize]) -> Result<(),
     Ok(())
 }
 
-/// Microseconds of one launch, the mean of many replayed as a graph, as serving does it. `KD_TIMING=0` does without, since a
-/// sanitizer takes minutes for as many launches.
+/// Microseconds of one launch, the mean of many replayed as a graph, as serving does it; none without [`timed`](super::timed).
 fn time<S: Subject>(subject: &S, order: &[usize]) -> Result<f64, KernelError> {
-    if std::env::var("KD_TIMING").is_ok_and(|value| value == "0") {
+    if !super::timed() {
         return Ok(f64::NAN);
     }
     fn record<S: Subject>(_: &Stream, (subject, memory): &mut (&S, S::Memory)) -> Result<(), KernelError> {

@@ -1,6 +1,6 @@
 //! One layer again and again beside other work: the same bits every time, and an end.
 
-use kd_kernels::selftest::{Failure, Outcome, Random, Subject, first_difference};
+use kd_kernels::selftest::{Failure, Outcome, Random, Subject, first_difference, timed};
 use kd_kernels::{Device, Graph, KernelError, Kernels, Stream};
 
 use super::case::Case;
@@ -27,7 +27,7 @@ pub(in crate::selftest) fn check(
     _: &[usize],
     seed: u64,
 ) -> Result<Vec<Outcome>, Failure> {
-    let few = std::env::var("KD_TIMING").is_ok_and(|value| value == "0");
+    let few = !timed();
     let mut outcomes = Vec::new();
     // The load that shows a stage filled too early comes first: it takes a second, the replays of few rows take ten.
     for (rows, replays) in [(None, LONG_REPLAYS), (Some(FEW), REPLAYS)] {
