@@ -6,12 +6,14 @@ use kd_kernels::families::{
 };
 use kd_kernels::ranks::Exchange;
 use kd_kernels::{Choice, CudaSlice, Stream, TensorMut, TensorRef};
-use kd_moe::gpu::Batch;
+use kd_moe::gpu::{Batch, Scratch};
 
 use super::CudaError;
+use super::error::within;
 use super::kernels::{Multiply, OneKernels};
 use super::memory::{head, head_mut, part_mut};
 use super::rows::RowState;
+use super::state::PassState;
 use super::target::CudaTarget;
 use super::weights::{DeviceFeedForward, DeviceLayer, DeviceMlp, DeviceMoe};
 
@@ -20,6 +22,9 @@ const GATE_ROWS: usize = 8;
 /// From so many rows on what follows a norm may start before it: router and first product then have their weights in time. With
 /// fewer rows their loads delay what the norm waits for.
 const EARLY_ROWS: usize = GATE_ROWS + 1;
+
+/// The experts of each row and their weights, `[rows, top_k]` both.
+pub type Choices<'a> = (TensorRef<'a, i32, 2>, TensorRef<'a, f32, 2>);
 
 /// Rows on their way: `count` of them, some of which may be padding.
 pub(crate) struct Pass<'a> {
@@ -289,17 +294,11 @@ impl<'a> Pass<'a> {
     /// The routed experts, to the second part.
     fn experts(&mut self, moe: &DeviceMoe) -> Result<(), CudaError> {
         let Self { stream, target, rows, count, .. } = self;
-        let (count, hidden, top_k) = (*count, target.dims.hidden, target.dims.router.top_k);
-        let batch = Batch {
-            rows: count,
-            x: head(stream, &rows.normed, [count, hidden])?,
-            ids: head(stream, &rows.routing.ids, [count, top_k])?,
-            weights: head(stream, &rows.routing.weights, [count, top_k])?,
-            y: part_mut(stream, &mut rows.parts, count * hidden, [count, hidden])?,
-        };
-        let kernels = &target.kernels.experts;
-        let form = kernels.form(count, rows.experts.plan().arithmetic);
-        Ok(kernels.run(stream, form, &moe.experts, 0, &mut rows.experts, batch)?)
+        let shape = [*count, target.dims.router.top_k];
+        let ids = head(stream, &rows.routing.ids, shape)?;
+        let weights = head(stream, &rows.routing.weights, shape)?;
+        let parts = (&mut rows.parts, &mut rows.experts);
+        target.run_experts(stream, moe, &rows.normed, (ids, weights), parts)
     }
 
     /// The seam: `parts` parts of every rank to the residual stream, which is normed with `gain` for what comes next, and kept if this
@@ -324,5 +323,43 @@ impl<'a> Pass<'a> {
         };
         target.kernels.add_rms_norm.launch(stream, Choice::Auto, args)?;
         Ok(())
+    }
+}
+
+impl CudaTarget {
+    /// The experts of `moe` over the first rows of `x`, as many as have `choices` (ids and weights), to the second of `parts`.
+    fn run_experts(
+        &self,
+        stream: &Stream,
+        moe: &DeviceMoe,
+        x: &CudaSlice<bf16>,
+        (ids, weights): Choices<'_>,
+        (parts, scratch): (&mut CudaSlice<bf16>, &mut Scratch),
+    ) -> Result<(), CudaError> {
+        let ([rows, _], hidden) = (ids.shape(), self.dims.hidden);
+        let x = head(stream, x, [rows, hidden])?;
+        let y = part_mut(stream, parts, rows * hidden, [rows, hidden])?;
+        let (kernels, arithmetic) = (&self.kernels.experts, scratch.plan().arithmetic);
+        let form = kernels.form(rows, arithmetic);
+        Ok(kernels.run(stream, form, &moe.experts, 0, scratch, Batch { rows, x, ids, weights, y })?)
+    }
+
+    /// Enqueues the routed experts of layer `layer` alone, over rows of the last pass, with `choices` (ids and weights, `[rows, top_k]`
+    /// each) instead of the router's: to time what a pass does there. What it computes means nothing. A layer without experts does
+    /// nothing. Safe to capture in a graph.
+    ///
+    /// # Errors
+    /// A layer that is not there, more rows than planned, a refused launch.
+    pub fn experts_alone(
+        &self,
+        stream: &Stream,
+        state: &mut PassState,
+        layer: usize,
+        choices: Choices<'_>,
+    ) -> Result<(), CudaError> {
+        within("a layer", layer, self.layers.len().saturating_sub(1))?;
+        let DeviceFeedForward::Moe(moe) = &self.layers[layer].feed_forward else { return Ok(()) };
+        let RowState { normed, parts, experts, .. } = &mut state.rows;
+        self.run_experts(stream, moe, normed, choices, (parts, experts))
     }
 }

@@ -38,6 +38,7 @@ pub use error::CudaError;
 pub use fit::Fit;
 pub use inputs::{Move, PassInputs};
 pub use kd_moe::gpu::MOST_ROWS;
+pub use layer::Choices;
 pub use limits::{Bucket, Limits};
 pub use prefill::{ChunkLimits, PrefillState};
 pub use random::RandomWeights;

@@ -102,15 +102,25 @@ impl Measured {
     }
 }
 
-/// Counts the different experts of each layer.
-struct Distinct(Vec<usize>);
+/// Keeps what each layer's rows chose.
+struct Choices(Vec<(usize, Routing)>);
 
-impl Trace for Distinct {
-    fn routing(&mut self, _: usize, routing: &Routing) {
-        let mut ids = routing.ids.clone();
-        ids.sort_unstable();
-        ids.dedup();
-        self.0.push(ids.len());
+impl Choices {
+    /// Different experts, by layer.
+    fn distinct(&self) -> Vec<usize> {
+        let count = |(_, routing): &(usize, Routing)| {
+            let mut ids = routing.ids.clone();
+            ids.sort_unstable();
+            ids.dedup();
+            ids.len()
+        };
+        self.0.iter().map(count).collect()
+    }
+}
+
+impl Trace for Choices {
+    fn routing(&mut self, layer: usize, routing: &Routing) {
+        self.0.push((layer, routing.clone()));
     }
 }
 
@@ -127,7 +137,7 @@ pub(super) fn measure(
     let block = shared.lock().drafter.dims().block;
     let size = Size { bucket, kept: cell.kept(block) };
     let mut streams = Streams::new(cell.streams, cell.nodes, cell.context, size.kept / cell.streams);
-    let mut distinct = Distinct(Vec::new());
+    let mut choices = Choices(Vec::new());
     {
         let rank = &mut *shared.lock();
         streams.prepare(stream, rank, size)?;
@@ -135,7 +145,8 @@ pub(super) fn measure(
         rank.verify(stream, size)?;
         rank.commit_and_draft(stream, size)?;
         let Rank { target, state, .. } = rank;
-        target.forward_traced(stream, state, bucket, &OneRank, &mut distinct, bucket.rows)?;
+        target.forward_traced(stream, state, bucket, &OneRank, &mut choices, bucket.rows)?;
+        rank.choose(stream, &choices.0)?;
     }
     let verify = shared.capture(stream, size, Rank::verify)?;
     let draft = shared.capture(stream, size, Rank::commit_and_draft)?;
@@ -150,7 +161,7 @@ pub(super) fn measure(
         whole[1].push(draft.time_one()?);
     }
     let [verify_times, draft_times] = whole;
-    let distinct = distinct.0;
+    let distinct = choices.distinct();
     let (floor, phases) = {
         let rank = shared.lock();
         let work = Work {
@@ -165,13 +176,7 @@ pub(super) fn measure(
             distinct: &distinct,
         };
         let all = Phase::VERIFY.iter().map(|(phase, _)| *phase).chain([Phase::Draft]);
-        let floors: Vec<(Phase, f64)> = all
-            .map(|phase| {
-                // Alone, every layer's experts are those that the last layer's rows chose.
-                let last = || distinct.last().map_or(0.0, |last| work.moe(*last)) * distinct.len() as f64;
-                (phase, if phase == Phase::Moe { last() } else { work.floor(phase) })
-            })
-            .collect();
+        let floors: Vec<(Phase, f64)> = all.map(|phase| (phase, work.floor(phase))).collect();
         let step = Phase::VERIFY.iter().map(|(phase, _)| work.floor(*phase)).sum::<f64>();
         (step + work.floor(Phase::Draft), floors)
     };
@@ -200,7 +205,9 @@ fn phases_of(
     };
     let mut phases = Vec::new();
     for (phase, admits) in Phase::VERIFY {
-        let (samples, launches) = time(&stream.admitting(admits), Rank::verify)?;
+        // The choices that a pass leaves behind are its last layer's.
+        let record = if phase == Phase::Moe { Rank::experts as Record } else { Rank::verify };
+        let (samples, launches) = time(&stream.admitting(admits), record)?;
         phases.push(Timed { phase, samples, floor: floor(phase), launches });
     }
     for (phase, record) in [(Phase::Commit, Rank::commit as Record), (Phase::Draft, Rank::draft)] {

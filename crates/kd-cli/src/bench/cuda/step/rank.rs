@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use kd_attn::{PAGE_TOKENS, PageId};
 use kd_kernels::families::sample;
 use kd_kernels::ranks::OneRank;
+use kd_kernels::selftest::upload;
 use kd_kernels::{
     Buffer, Choice, CudaSlice, Graph, KernelError, Kernels, Landing, Sent, Stream, TensorMut, TensorRef,
 };
@@ -12,6 +13,7 @@ use kd_model::cuda::{
     Bucket, Committed, CudaDrafter, CudaError, CudaTarget, DeviceLent, DraftInputs, DraftLimits, Limits,
     Move, PassState, SentTokens, Walks,
 };
+use kd_moe::Routing;
 
 /// Entries that one block of `sample` scans.
 const CHUNK: usize = 4096;
@@ -32,6 +34,8 @@ pub(super) struct Rank {
     pub(super) drafts: DraftInputs,
     walks: Walks,
     draws: Draws,
+    /// What the rows of a pass chose: layer, experts and weights, `[rows, top_k]`.
+    chosen: Vec<(usize, CudaSlice<i32>, CudaSlice<f32>)>,
 }
 
 /// Draws at temperature 1, each row with noise of its own.
@@ -68,6 +72,7 @@ impl Rank {
             drafter,
             drafts: DraftInputs::new(stream, draft_limits, vocab)?,
             draws: Draws::new(stream, kernels, rows, vocab)?,
+            chosen: Vec::new(),
             target,
         })
     }
@@ -77,6 +82,27 @@ impl Rank {
         self.target.forward(stream, &mut self.state, size.bucket, &OneRank)?;
         self.target.logits(stream, &mut self.state, size.bucket.rows)?;
         Ok(self.draws.launch(stream, &self.state, size.bucket.rows)?)
+    }
+
+    /// Keeps `choices`, by layer, for [`Rank::experts`]. No graph of that may be left.
+    pub(super) fn choose(&mut self, stream: &Stream, choices: &[(usize, Routing)]) -> Result<(), CudaError> {
+        let chosen = choices.iter().map(|(layer, routing)| {
+            let ids: Vec<i32> = routing.ids.iter().map(|id| id.cast_signed()).collect();
+            Ok((*layer, upload(stream, &ids)?, upload(stream, &routing.weights)?))
+        });
+        self.chosen = chosen.collect::<Result<_, KernelError>>()?;
+        Ok(())
+    }
+
+    /// Enqueues the routed experts alone, those of each layer that [`Rank::choose`] was given.
+    pub(super) fn experts(&mut self, stream: &Stream, size: Size) -> Result<(), CudaError> {
+        let Self { target, state, chosen, .. } = self;
+        let shape = [size.bucket.rows, target.dims().router.top_k];
+        chosen.iter().try_for_each(|(layer, ids, weights)| {
+            let ids = TensorRef::new(stream, ids.as_view(), shape)?;
+            let weights = TensorRef::new(stream, weights.as_view(), shape)?;
+            target.experts_alone(stream, state, *layer, (ids, weights))
+        })
     }
 
     /// Enqueues the commit alone.
@@ -152,17 +178,17 @@ impl Rank {
 impl Draws {
     fn new(stream: &Stream, kernels: &Kernels, rows: usize, vocab: usize) -> Result<Self, KernelError> {
         let v = i64::try_from(vocab).unwrap_or(i64::MAX);
-        let upload = |values: Vec<u64>| kd_kernels::selftest::upload(stream, &values);
-        let zeros = |count: usize| kd_kernels::selftest::upload(stream, &vec![0.0; count]);
+        let words = |values: Vec<u64>| upload(stream, &values);
+        let zeros = |count: usize| upload(stream, &vec![0.0; count]);
         Ok(Self {
             kernel: sample::Sample::load(kernels, sample::Dims { v })?,
             vocab,
-            temperature: kd_kernels::selftest::upload(stream, &vec![1.0; rows])?,
-            numbers: upload((0..rows as u64).collect())?,
-            choice: kd_kernels::selftest::upload(stream, &vec![0; rows])?,
-            cut: upload(vec![0; rows])?,
+            temperature: upload(stream, &vec![1.0; rows])?,
+            numbers: words((0..rows as u64).collect())?,
+            choice: upload(stream, &vec![0; rows])?,
+            cut: words(vec![0; rows])?,
             found: zeros(rows * vocab.div_ceil(CHUNK) * 2)?,
-            arrived: kd_kernels::selftest::upload(stream, &vec![0; rows])?,
+            arrived: upload(stream, &vec![0; rows])?,
             tokens: Buffer::new(stream, &vec![-1; rows])?,
             value: zeros(rows)?,
         })
