@@ -313,7 +313,8 @@ impl Allocator {
         let least = least.max(floor).min(plan.reach);
         // Drafts that nearly pay are verified, or what they are worth would never be known.
         let worth = plan.worth * if plan.kind == Kind::Glance { NEARLY } else { 1.0 };
-        Growth::new(&market, (drafters, worth), floor, [least, plan.reach])
+        let growth = Growth::new(&market, (drafters, worth), floor, [least, plan.reach]);
+        if plan.kind == Kind::Glance && drafters < load.streams { growth.unverified() } else { growth }
     }
 
     /// Learns from the tree that was grown of the draft of a stream of this plan, before it is cut to what is verified.

@@ -68,6 +68,11 @@ impl Growth {
         growth
     }
 
+    /// As this one, of trees that are only looked at: they grow as far, and none of their nodes is verified.
+    pub(crate) fn unverified(self) -> Growth {
+        Growth { count: self.count.min(1), ..self }
+    }
+
     /// Whether a node of this score is taken after `nodes` others, all of which were worth at least as much.
     pub fn wants(&mut self, nodes: usize, score: f32) -> bool {
         self.phi.truncate(nodes + 1);
