@@ -206,6 +206,14 @@ impl Allocator {
         candidates.sort_by_cached_key(|candidate| (Reverse(Worth(worth(candidate))), candidate.unread));
     }
 
+    /// The plan of a round of just the streams of the last one, of which none drafted, where a review has decided that none drafts
+    /// now either: their loads need not be put together for that. `None` where [`plan`](Self::plan) has to be asked.
+    pub fn rested(&mut self) -> Option<Plan> {
+        let held = self.held.filter(|held| self.rest > 0 && held.drafters == 0)?;
+        self.rest -= 1;
+        Some(Plan { left: self.rule.advance()?, ..held })
+    }
+
     /// Decides who drafts.
     pub fn plan(&mut self, load: &Load<'_>) -> Plan {
         let plan = self.decide(load);
@@ -219,12 +227,13 @@ impl Allocator {
         let new = self.rule.begin(streams, left);
         let (kind, rate, worth, plain) = (Kind::Best, 0.0, 1.0, 0.0);
         let idle = Plan { drafters: 0, reach: 0, kind, rate, worth, plain, streams, left };
+        let rest = std::mem::take(&mut self.rest);
         if self.rounds < WARM || load.candidates.is_empty() {
             return idle;
         }
         let reviewed = streams_of(streams, load.candidates);
-        if let Some(held) = self.held.filter(|_| self.rests(reviewed) && !new) {
-            self.rest -= 1;
+        if let Some(held) = self.held.filter(|_| rest > 0 && self.reviewed == reviewed && !new) {
+            self.rest = rest - 1;
             return Plan { left, ..held };
         }
         let class = load.candidates[0].record.class();

@@ -42,7 +42,7 @@ pub(crate) struct Habit {
 impl Habit {
     /// Rounds without drafts that drafting may lose before it ends: the longer it used to last, the less bad luck says.
     pub(crate) fn patience(&self) -> f64 {
-        (self.stretch / PATIENT).clamp(1.0, 3.0)
+        (self.stretch / PATIENT).clamp(1.0, 5.0)
     }
 }
 

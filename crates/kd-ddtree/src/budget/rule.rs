@@ -82,6 +82,16 @@ impl Rule {
         left > std::mem::replace(&mut self.left, left)
     }
 
+    /// As [`begin`](Self::begin), before a round of the same streams after one in which each has gained a token: how many tokens are
+    /// left. `None` after a round that drafted, whose gains are still to be seen.
+    pub(super) fn advance(&mut self) -> Option<usize> {
+        if self.open.is_some() {
+            return None;
+        }
+        self.left = self.left.saturating_sub(1);
+        Some(self.left)
+    }
+
     /// Takes note of what a drafted round gained, now that it is known how much the stream with most left came on.
     fn settle(&mut self, open: &Open, last: usize) {
         let (plan, (class, streams)) = (&open.plan, open.crowd);
