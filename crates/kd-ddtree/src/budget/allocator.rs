@@ -317,7 +317,7 @@ impl Allocator {
     pub fn growth(&self, plan: &Plan, load: &Load<'_>) -> Growth {
         let market = self.market(*load);
         let drafters = plan.drafters;
-        let least = drafters * load.depths;
+        let least = drafters * load.depths.min(3);
         let floor = drafters * self.options.limits.floor;
         let least = least.max(floor).min(plan.reach);
         // Drafts that nearly pay are verified, or what they are worth would never be known.
@@ -381,7 +381,7 @@ impl Allocator {
         let prices = self.costs.prices(outcome.context, streams);
         let verify = prices.verify(outcome.rows).unwrap_or(outcome.verify);
         let draft = prices.draft(outcome.drafting).unwrap_or(outcome.draft);
-        outcome.seconds().min(prices.read(outcome.read_tokens) + draft + verify)
+        outcome.seconds().min(1.1 * (prices.read(outcome.read_tokens) + draft + verify))
     }
 
     /// Whether the last review still holds for these streams.
