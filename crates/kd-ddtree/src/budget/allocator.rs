@@ -271,7 +271,7 @@ impl Allocator {
                 let pays = |worth: f64| market.rate_if(worth) > habit.needed() * plain_rate;
                 let alike = glanced.filter(|&worth| pays(worth)).and_then(|_| market.all());
                 let hopeful = self.rule.since() >= SELDOM || !market.is_gain_known() || pays(HOPE);
-                let due = new || self.rule.since() >= habit.again;
+                let due = !self.rule.is_spared() && (new || self.rule.since() >= habit.again);
                 let glances = alike.or_else(|| market.glance().filter(|_| due && hopeful));
                 let (drafters, _) = glances.filter(|&(_, regret)| affords(regret)).unwrap_or_default();
                 if drafters > 0 { glance(drafters) } else { Plan { rate, plain, ..idle } }

@@ -21,6 +21,10 @@ const LONG: u32 = 8;
 const GAINED: [f64; 2] = [1.0, 1.0];
 /// What remains of a drafted round after one more.
 const FADE: f64 = 0.95;
+/// Rounds that drafting may lose streams: so much of their tokens, and a part of one. If it lost more, the next ones of the kind do
+/// not draft, so many times.
+const ALLOWED: [f64; 2] = [0.015, 0.25];
+const SPARES: u32 = 2;
 /// Powers of two of streams that are kept apart: few streams may do well where many do not.
 const CROWDS: usize = 8;
 
@@ -37,6 +41,8 @@ pub(crate) struct Habit {
     gained: [f64; 2],
     /// Rounds without drafts that drafting spared from when it began until it ended, an average: less than none if it lost.
     spared: f64,
+    /// So many times new streams do not draft.
+    spares: u32,
 }
 
 impl Habit {
@@ -66,7 +72,7 @@ pub(crate) struct Habits([[Habit; CROWDS]; CLASSES]);
 
 impl Default for Habits {
     fn default() -> Self {
-        Self([[Habit { stretch: STRETCH, again: AGAIN[0], gained: GAINED, spared: 0.0 }; CROWDS]; CLASSES])
+        Self([[Habit { stretch: STRETCH, again: AGAIN[0], gained: GAINED, spared: 0.0, spares: 0 }; CROWDS]; CLASSES])
     }
 }
 
@@ -101,6 +107,21 @@ impl Habits {
         let seen = &mut self.0[class][crowd(streams)].gained;
         let lag = 2.0 * f64::from(round).sqrt() * (mean - last);
         seen.iter_mut().zip([lag, mean]).for_each(|(seen, now)| *seen += (1.0 - FADE) * (now - *seen));
+    }
+
+    /// Streams came on by `came` tokens, the one with most left, in `lost` rounds more than without drafts.
+    pub(crate) fn answered(&mut self, (class, streams): (usize, usize), lost: f64, came: f64) {
+        if lost > ALLOWED[0] * came + ALLOWED[1] {
+            self.0[class][crowd(streams)].spares = SPARES;
+        }
+    }
+
+    /// Whether new streams, `streams` with them, are not to draft.
+    pub(crate) fn spares(&mut self, (class, streams): (usize, usize)) -> bool {
+        let spares = &mut self.0[class][crowd(streams)].spares;
+        let spared = *spares > 0;
+        *spares = spares.saturating_sub(1);
+        spared
     }
 
     /// A look came to nothing.

@@ -8,6 +8,9 @@ const MOST: f64 = 16.0;
 /// Rounds spared by drafting that make a further round of patience.
 const EARNED: f64 = 16.0;
 
+/// Rounds for which streams may be spared.
+const SPARED: u32 = 256;
+
 /// Kind of streams, and their number when drafting became the rule.
 pub(super) type Crowd = (usize, usize);
 
@@ -20,6 +23,20 @@ struct Open {
     mean: f64,
     /// Seconds ÷ those of a round without drafts.
     lasted: f64,
+}
+
+/// What streams took since they came.
+#[derive(Debug, Clone, Copy, Default)]
+struct Answer {
+    whose: Option<Crowd>,
+    /// Tokens that the stream with most left had left then.
+    left: usize,
+    /// Seconds of a round without drafts then; not positive before it is known.
+    plain: f64,
+    seconds: f64,
+    rounds: u32,
+    /// Whether nothing is drafted, since what was drafted for those before them lost.
+    spared: bool,
 }
 
 /// What is the rule now.
@@ -37,6 +54,7 @@ pub(super) struct Rule {
     open: Option<Open>,
     /// Tokens left of the stream that has most.
     left: usize,
+    answer: Answer,
 }
 
 impl Rule {
@@ -65,6 +83,7 @@ impl Rule {
     /// not by every single draft.
     pub(super) fn needed(&self, habit: &Habit) -> f64 {
         match self.drafting {
+            None if self.is_spared() => f64::INFINITY,
             None => habit.needed(),
             Some(_) if self.patience > 0.0 => 0.85,
             Some(_) => f64::INFINITY,
@@ -79,7 +98,26 @@ impl Rule {
         {
             self.settle(&open, open.plan.left - left);
         }
-        left > std::mem::replace(&mut self.left, left)
+        let before = std::mem::replace(&mut self.left, left);
+        if left > before {
+            self.end(before);
+        }
+        left > before
+    }
+
+    /// Takes note of what streams took that are followed by others, `left` tokens before the end of the one with most left.
+    fn end(&mut self, left: usize) {
+        let Answer { whose, left: all, plain, seconds, .. } = std::mem::take(&mut self.answer);
+        if let Some(whose) = whose.filter(|_| plain > 0.0) {
+            // So near its end it has ended: what its last round gained is not seen.
+            let came = if left as f64 <= MOST { all } else { all - left };
+            self.habits.answered(whose, seconds / plain - came as f64, came as f64);
+        }
+    }
+
+    /// Whether these streams are not to draft.
+    pub(super) fn is_spared(&self) -> bool {
+        self.answer.spared && self.answer.rounds < SPARED
     }
 
     /// As [`begin`](Self::begin), before a round of the same streams after one in which each has gained a token: how many tokens are
@@ -110,6 +148,8 @@ impl Rule {
     /// kind have just gained by it.
     pub(super) fn renew(&mut self, class: usize, streams: usize) {
         self.habits.hope(class, streams);
+        let spared = self.habits.spares((class, streams));
+        self.answer = Answer { whose: Some((class, streams)), left: self.left, spared, ..Answer::default() };
         let kept = self.drafting.filter(|&crowd| crowd == (class, streams) && self.spared > 0.0);
         self.follow(None, true);
         self.follow(kept, false);
@@ -146,6 +186,12 @@ impl Rule {
             mean: outcome.accepted / plan.streams as f64,
             lasted: usual / plan.plain,
         });
+        let answer = &mut self.answer;
+        if answer.rounds == 0 {
+            answer.plain = plan.plain;
+        }
+        answer.seconds += if plan.drafters > 0 { usual } else { plan.plain };
+        answer.rounds = answer.rounds.saturating_add(1);
         self.rounds += u32::from(self.open.is_some());
         self.since = self.since.saturating_add(1);
         if (plan.drafters == 0) == self.drafting.is_some() {
