@@ -34,6 +34,8 @@ struct Answer {
     /// Seconds of a round without drafts then; not positive before it is known.
     plain: f64,
     seconds: f64,
+    /// Those of the last round.
+    newest: f64,
     rounds: u32,
     /// Whether nothing is drafted, since what was drafted for those before them lost.
     spared: bool,
@@ -107,11 +109,12 @@ impl Rule {
 
     /// Takes note of what streams took that are followed by others, `left` tokens before the end of the one with most left.
     fn end(&mut self, left: usize) {
-        let Answer { whose, left: all, plain, seconds, .. } = std::mem::take(&mut self.answer);
+        let Answer { whose, left: all, plain, seconds, newest, .. } = std::mem::take(&mut self.answer);
         if let Some(whose) = whose.filter(|_| plain > 0.0) {
-            // So near its end it has ended: what its last round gained is not seen.
-            let came = if left as f64 <= MOST { all } else { all - left };
-            self.habits.answered(whose, seconds / plain - came as f64, came as f64);
+            // What the last round gained is not seen: so near its end the stream has ended, else that round is left out.
+            let ended = left as f64 <= MOST;
+            let (came, newest) = if ended { (all, 0.0) } else { (all - left, newest) };
+            self.habits.answered(whose, (seconds - newest) / plain - came as f64, came as f64);
         }
     }
 
@@ -190,7 +193,8 @@ impl Rule {
         if answer.rounds == 0 {
             answer.plain = plan.plain;
         }
-        answer.seconds += if plan.drafters > 0 { usual } else { plan.plain };
+        answer.newest = if plan.drafters > 0 { usual } else { plan.plain };
+        answer.seconds += answer.newest;
         answer.rounds = answer.rounds.saturating_add(1);
         self.rounds += u32::from(self.open.is_some());
         self.since = self.since.saturating_add(1);
