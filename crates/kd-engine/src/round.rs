@@ -51,9 +51,6 @@ impl Engine {
                 return Err(error);
             }
             let tokens: Vec<u32> = choices.iter().map(|c| c.token).collect();
-            if !draft_rows.is_empty() {
-                outcome.accepted += (visited.len() - 1) as f64;
-            }
             let start = self.running[at].sequence.committed;
             let delivered = self.deliver(at, choices, failure, step);
             let stream = &mut self.running[at];
@@ -64,6 +61,7 @@ impl Engine {
             let gained = tokens[..delivered.gained].to_vec();
             step.rounds.push(Round { id: stream.id, start, bonus, rows: seen, tokens: gained, tree });
             if !draft_rows.is_empty() {
+                outcome.accepted += (visited.len() - 1) as f64;
                 lessons.push((at, draft_rows, tokens));
             }
             match delivered.end {
@@ -77,8 +75,8 @@ impl Engine {
         }
         let committed = self.commit(&kept);
         outcome.verify = begin.elapsed().as_secs_f64();
-        // A pass of rows that somebody else chose has nothing of this: with it in their time, chosen sizes would look as if the
-        // machine had become slower. A GPU drafts meanwhile.
+        // A GPU drafts meanwhile. A calibration learns nothing, so with this in their time sizes that are chosen would look as if
+        // the machine had become slower, and plain rounds with it.
         for (at, rows, tokens) in &lessons {
             self.budget.learn(&mut self.running[*at].record, Verdict { rows, tokens });
         }

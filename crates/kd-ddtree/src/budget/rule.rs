@@ -8,8 +8,8 @@ const MOST: f64 = 16.0;
 /// Rounds spared by drafting that make a further round of patience.
 const EARNED: f64 = 16.0;
 
-/// Rounds for which streams may be spared.
-const SPARED: u32 = 256;
+/// Rounds that a pause of drafting lasts at most.
+const PAUSED: u32 = 256;
 
 /// Kind of streams, and their number when drafting became the rule.
 pub(super) type Crowd = (usize, usize);
@@ -37,8 +37,8 @@ struct Answer {
     /// Those of the last round.
     newest: f64,
     rounds: u32,
-    /// Whether nothing is drafted, since what was drafted for those before them lost.
-    spared: bool,
+    /// Whether nothing is drafted for them, since what was drafted for others of the kind has lost.
+    paused: bool,
 }
 
 /// What is the rule now.
@@ -85,7 +85,7 @@ impl Rule {
     /// not by every single draft.
     pub(super) fn needed(&self, habit: &Habit) -> f64 {
         match self.drafting {
-            None if self.is_spared() => f64::INFINITY,
+            None if self.is_paused() => f64::INFINITY,
             None => habit.needed(),
             Some(_) if self.patience > 0.0 => 0.85,
             Some(_) => f64::INFINITY,
@@ -113,14 +113,14 @@ impl Rule {
         if let Some(whose) = whose.filter(|_| plain > 0.0) {
             // What the last round gained is not seen: so near its end the stream has ended, else that round is left out.
             let ended = left as f64 <= MOST;
-            let (came, newest) = if ended { (all, 0.0) } else { (all - left, newest) };
+            let (came, newest) = if ended { (all, 0.0) } else { (all.saturating_sub(left), newest) };
             self.habits.answered(whose, (seconds - newest) / plain - came as f64, came as f64);
         }
     }
 
-    /// Whether these streams are not to draft.
-    pub(super) fn is_spared(&self) -> bool {
-        self.answer.spared && self.answer.rounds < SPARED
+    /// Whether the streams that there are do not draft, nor are looked at.
+    pub(super) fn is_paused(&self) -> bool {
+        self.answer.paused && self.answer.rounds < PAUSED
     }
 
     /// As [`begin`](Self::begin), before a round of the same streams after one in which each has gained a token: how many tokens are
@@ -151,8 +151,8 @@ impl Rule {
     /// kind have just gained by it.
     pub(super) fn renew(&mut self, class: usize, streams: usize) {
         self.habits.hope(class, streams);
-        let spared = self.habits.spares((class, streams));
-        self.answer = Answer { whose: Some((class, streams)), left: self.left, spared, ..Answer::default() };
+        let paused = self.habits.pause(class, streams);
+        self.answer = Answer { whose: Some((class, streams)), left: self.left, paused, ..Answer::default() };
         let kept = self.drafting.filter(|&crowd| crowd == (class, streams) && self.spared > 0.0);
         self.follow(None, true);
         self.follow(kept, false);
