@@ -115,7 +115,8 @@ impl Habits {
 
     /// The stream with most left of these came on by `came` tokens, which took `lost` rounds more than without drafts.
     pub(crate) fn answered(&mut self, (class, streams): (usize, usize), lost: f64, came: f64) {
-        if lost > ALLOWED[0] * came + ALLOWED[1] {
+        // One stream alone gains what its drafts bring, and ends drafting by that. Of several the last one may not gain.
+        if streams > 1 && lost > ALLOWED[0] * came + ALLOWED[1] {
             self.0[class][crowd(streams)].pauses = PAUSES;
         }
     }

@@ -31,10 +31,11 @@ struct Answer {
     whose: Option<Crowd>,
     /// Tokens that the stream with most left had left then.
     left: usize,
-    /// Seconds of a round without drafts then; not positive before it is known.
+    /// Streams, and seconds of a round without drafts then; not positive before that is known.
+    streams: usize,
     plain: f64,
-    seconds: f64,
-    /// Those of the last round.
+    /// What all rounds took, in rounds without drafts, and what the last one took of that.
+    took: f64,
     newest: f64,
     rounds: u32,
     /// Whether nothing is drafted for them, since what was drafted for others of the kind has lost.
@@ -109,12 +110,12 @@ impl Rule {
 
     /// Takes note of what streams took that are followed by others, `left` tokens before the end of the one with most left.
     fn end(&mut self, left: usize) {
-        let Answer { whose, left: all, plain, seconds, newest, .. } = std::mem::take(&mut self.answer);
+        let Answer { whose, left: all, plain, took, newest, .. } = std::mem::take(&mut self.answer);
         if let Some(whose) = whose.filter(|_| plain > 0.0) {
             // What the last round gained is not seen: so near its end the stream has ended, else that round is left out.
             let ended = left as f64 <= MOST;
             let (came, newest) = if ended { (all, 0.0) } else { (all.saturating_sub(left), newest) };
-            self.habits.answered(whose, (seconds - newest) / plain - came as f64, came as f64);
+            self.habits.answered(whose, took - newest - came as f64, came as f64);
         }
     }
 
@@ -191,10 +192,12 @@ impl Rule {
         });
         let answer = &mut self.answer;
         if answer.rounds == 0 {
-            answer.plain = plan.plain;
+            (answer.streams, answer.plain) = (plan.streams, plan.plain);
         }
-        answer.newest = if plan.drafters > 0 { usual } else { plan.plain };
-        answer.seconds += answer.newest;
+        // Fewer streams may take less. Else the machine has become faster or slower, whatever is drafted.
+        let share = if plan.streams < answer.streams { (plan.plain / answer.plain).min(1.0) } else { 1.0 };
+        answer.newest = share * if plan.drafters > 0 { usual / plan.plain } else { 1.0 };
+        answer.took += answer.newest;
         answer.rounds = answer.rounds.saturating_add(1);
         self.rounds += u32::from(self.open.is_some());
         self.since = self.since.saturating_add(1);
