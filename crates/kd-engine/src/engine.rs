@@ -101,6 +101,8 @@ pub struct Engine {
     pub(crate) forest: Forest,
     pub(crate) budget: Allocator,
     pub(crate) calibration: Calibration,
+    /// Members of the last round, if none drafted though some may: as long as none comes, goes or changes what it drafts.
+    pub(crate) resting: Option<usize>,
     next_id: u64,
 }
 
@@ -144,6 +146,7 @@ impl Engine {
             forest: Forest::new(),
             budget: Allocator::new(Options::default()),
             calibration: Calibration::default(),
+            resting: None,
             next_id: 0,
             models,
             options,
@@ -227,6 +230,7 @@ impl Engine {
             return Err(SubmitError::Unread);
         }
         stream.request.speculation = speculation;
+        self.resting = None;
         Ok(())
     }
 
@@ -238,6 +242,7 @@ impl Engine {
     /// As [`budget`](Self::budget), to start from costs that were measured before, or anew.
     pub fn budget_mut(&mut self) -> &mut Allocator {
         self.calibration = Default::default();
+        self.resting = None;
         &mut self.budget
     }
 
@@ -370,6 +375,7 @@ impl Engine {
 
     /// Takes the running stream `at` out.
     pub(crate) fn release(&mut self, at: usize) {
+        self.resting = None;
         let stream = self.running.remove(at);
         self.backend.close(&stream.sequence);
         self.allocator.give_back(stream.sequence.pages);

@@ -40,7 +40,7 @@ impl Engine {
         outcome.overlapped = self.backend.settle()?;
         let begin = Instant::now();
         let answers = self.verify(&members, &trees, &ahead)?;
-        let (mut ended, mut kept) = (Vec::new(), Vec::new());
+        let (mut ended, mut kept, mut lessons) = (Vec::new(), Vec::new(), Vec::new());
         let mut first = 0;
         for (member, ((&(at, bonus), tree), draft_rows)) in
             members.iter().zip(trees).zip(draft_rows).enumerate()
@@ -51,11 +51,6 @@ impl Engine {
                 return Err(error);
             }
             let tokens: Vec<u32> = choices.iter().map(|c| c.token).collect();
-            if !draft_rows.is_empty() {
-                outcome.accepted += (visited.len() - 1) as f64;
-                let verdict = Verdict { rows: &draft_rows, tokens: &tokens };
-                self.budget.learn(&mut self.running[at].record, verdict);
-            }
             let start = self.running[at].sequence.committed;
             let delivered = self.deliver(at, choices, failure, step);
             let stream = &mut self.running[at];
@@ -63,8 +58,12 @@ impl Engine {
             stream.stats.record_round(tree.len(), tree.max_depth(), accepted, delivered.gained);
             // What lies behind a stop is no part of the round.
             let seen = visited[..delivered.gained.min(visited.len())].to_vec();
-            let tokens = tokens[..delivered.gained].to_vec();
-            step.rounds.push(Round { id: stream.id, start, bonus, rows: seen, tokens, tree });
+            let gained = tokens[..delivered.gained].to_vec();
+            step.rounds.push(Round { id: stream.id, start, bonus, rows: seen, tokens: gained, tree });
+            if !draft_rows.is_empty() {
+                outcome.accepted += (visited.len() - 1) as f64;
+                lessons.push((at, draft_rows, tokens));
+            }
             match delivered.end {
                 Some(end) => ended.push((at, end)),
                 None => {
@@ -75,9 +74,14 @@ impl Engine {
             first += rows;
         }
         let committed = self.commit(&kept);
+        outcome.verify = begin.elapsed().as_secs_f64();
+        // A GPU drafts meanwhile. A calibration learns nothing, so with this in their time sizes that are chosen would look as if
+        // the machine had become slower, and plain rounds with it.
+        for (at, rows, tokens) in &lessons {
+            self.budget.learn(&mut self.running[*at].record, Verdict { rows, tokens });
+        }
         self.end(ended, step);
         committed?;
-        outcome.verify = begin.elapsed().as_secs_f64();
         self.budget.observe(&plan, &outcome);
         step.outcome = Some(outcome);
         Ok(())

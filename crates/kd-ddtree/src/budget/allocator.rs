@@ -8,7 +8,7 @@ use super::calibration::{Calibrated, Calibration, Errors, Verdict};
 use super::cost::{CostModel, Stored};
 use super::gain::Gain;
 use super::growth::Growth;
-use super::order::{Worth, streams_of};
+use super::order::{Worth, apart, streams_of};
 use super::record::{CLASSES, Record};
 use super::round::{Counts, Kind, Outcome, Plan};
 use super::rule::Rule;
@@ -36,8 +36,10 @@ const HOLD: (u32, f64) = (2, 1.25);
 const COMPARE: [u32; 2] = [8, 48];
 const CLOSE: f64 = 200.0;
 
-/// Streams of a round whose drafts are learnt from in full: a GPU waits for this, and sixteen say little more.
-const TEACHERS: usize = 4;
+/// Nodes of each stream that are grown in any case, to learn what drafts are worth: a GPU waits for this, too.
+const GROWN: usize = 3;
+/// What a round may have taken ÷ what it usually takes.
+const MOST: f64 = 1.1;
 
 /// Tokens of context at which a calibration is taken.
 const CALIBRATED: usize = 0;
@@ -206,6 +208,15 @@ impl Allocator {
         candidates.sort_by_cached_key(|candidate| (Reverse(Worth(worth(candidate))), candidate.unread));
     }
 
+    /// The plan of a round of just the streams of the last one, of which none drafted, where a review has decided that none drafts
+    /// now either: their loads need not be put together for that. `None` where [`plan`](Self::plan) has to be asked.
+    pub fn rested(&mut self) -> Option<Plan> {
+        let held = self.held.filter(|held| self.rest > 0 && held.drafters == 0)?;
+        let left = self.rule.advance()?;
+        self.rest -= 1;
+        Some(Plan { left, ..held })
+    }
+
     /// Decides who drafts.
     pub fn plan(&mut self, load: &Load<'_>) -> Plan {
         let plan = self.decide(load);
@@ -219,12 +230,13 @@ impl Allocator {
         let new = self.rule.begin(streams, left);
         let (kind, rate, worth, plain) = (Kind::Best, 0.0, 1.0, 0.0);
         let idle = Plan { drafters: 0, reach: 0, kind, rate, worth, plain, streams, left };
+        let rest = std::mem::take(&mut self.rest);
         if self.rounds < WARM || load.candidates.is_empty() {
             return idle;
         }
         let reviewed = streams_of(streams, load.candidates);
-        if let Some(held) = self.held.filter(|_| self.rests(reviewed) && !new) {
-            self.rest -= 1;
+        if let Some(held) = self.held.filter(|_| rest > 0 && self.reviewed == reviewed && !new) {
+            self.rest = rest - 1;
             return Plan { left, ..held };
         }
         let class = load.candidates[0].record.class();
@@ -262,7 +274,7 @@ impl Allocator {
                 let pays = |worth: f64| market.rate_if(worth) > habit.needed() * plain_rate;
                 let alike = glanced.filter(|&worth| pays(worth)).and_then(|_| market.all());
                 let hopeful = self.rule.since() >= SELDOM || !market.is_gain_known() || pays(HOPE);
-                let due = new || self.rule.since() >= habit.again;
+                let due = !self.rule.is_paused() && (new || self.rule.since() >= habit.again);
                 let glances = alike.or_else(|| market.glance().filter(|_| due && hopeful));
                 let (drafters, _) = glances.filter(|&(_, regret)| affords(regret)).unwrap_or_default();
                 if drafters > 0 { glance(drafters) } else { Plan { rate, plain, ..idle } }
@@ -308,12 +320,14 @@ impl Allocator {
     pub fn growth(&self, plan: &Plan, load: &Load<'_>) -> Growth {
         let market = self.market(*load);
         let drafters = plan.drafters;
-        let least = drafters * load.depths;
+        let least = drafters * load.depths.min(GROWN);
         let floor = drafters * self.options.limits.floor;
         let least = least.max(floor).min(plan.reach);
         // Drafts that nearly pay are verified, or what they are worth would never be known.
         let worth = plan.worth * if plan.kind == Kind::Glance { NEARLY } else { 1.0 };
-        Growth::new(&market, (drafters, worth), floor, [least, plan.reach])
+        let growth = Growth::new(&market, (drafters, worth), floor, [least, plan.reach]);
+        // One that comes on alone falls out of step with others that say the same, and all of them read more experts from there on.
+        if plan.kind == Kind::Glance && drafters < load.streams { growth.unverified() } else { growth }
     }
 
     /// Learns from the tree that was grown of the draft of a stream of this plan, before it is cut to what is verified.
@@ -371,7 +385,7 @@ impl Allocator {
         let prices = self.costs.prices(outcome.context, streams);
         let verify = prices.verify(outcome.rows).unwrap_or(outcome.verify);
         let draft = prices.draft(outcome.drafting).unwrap_or(outcome.draft);
-        outcome.seconds().min(prices.read(outcome.read_tokens) + draft + verify)
+        outcome.seconds().min(MOST * (prices.read(outcome.read_tokens) + draft + verify))
     }
 
     /// Whether the last review still holds for these streams.
@@ -384,29 +398,5 @@ impl Allocator {
         let class = load.candidates.first().map_or(0, |candidate| candidate.record.class());
         let last = self.rule.last(class, load.streams);
         Market::new(load, &self.costs, gains, self.options.limits, last)
-    }
-}
-
-/// At which distance drafts teach: without a divisor in common with the number of drafters, so that every one has its turn.
-fn apart(drafters: usize) -> usize {
-    let shared = |d: usize| (2..=d).any(|n| d.is_multiple_of(n) && drafters.is_multiple_of(n));
-    (drafters.div_ceil(TEACHERS).max(1)..).find(|&d| !shared(d)).unwrap_or(1)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// With 9, 12 or 15 drafters an odd distance alone let the same ones teach for ever.
-    #[test]
-    fn every_drafter_teaches_in_turn_and_few_at_once() {
-        for drafters in 1..=128 {
-            let (apart, mut taught) = (apart(drafters), vec![0; drafters]);
-            for draft in (0..drafters * apart).filter(|draft| draft % apart == 0) {
-                taught[draft % drafters] += 1;
-            }
-            assert!(taught.iter().all(|&times| times == 1), "{drafters} drafters, {apart} apart");
-            assert!(drafters.div_ceil(apart) <= TEACHERS, "{drafters} drafters, {apart} apart");
-        }
     }
 }

@@ -72,7 +72,7 @@ impl Gain {
                 *point += share * (gained - *point);
             }
         }
-        record.drafted(worth, drafters, round);
+        record.drafted(worth, round);
         worth
     }
 

@@ -7,6 +7,9 @@ use crate::forest::Forest;
 /// Nodes after which it is asked whether growing on can pay: a node takes a tenth of a microsecond, and a GPU waits for it.
 const CHECKED: usize = 8;
 
+/// How much better a larger pass must promise to be: of several promises the best one is on average too good.
+const SURE: f64 = 1.02;
+
 /// A size of the verify pass that was measured.
 #[derive(Debug, Clone, Copy, Default)]
 struct Stop {
@@ -68,6 +71,11 @@ impl Growth {
         growth
     }
 
+    /// As this one, of trees that are only looked at: they grow as far, and none of their nodes is verified.
+    pub(crate) fn unverified(self) -> Growth {
+        Growth { count: self.count.min(1), ..self }
+    }
+
     /// Whether a node of this score is taken after `nodes` others, all of which were worth at least as much.
     pub fn wants(&mut self, nodes: usize, score: f32) -> bool {
         self.phi.truncate(nodes + 1);
@@ -97,7 +105,7 @@ impl Growth {
     fn pass_stops(&mut self, nodes: usize) -> bool {
         while let Some(&stop) = self.stops[..self.count].get(self.next).filter(|stop| stop.nodes <= nodes) {
             let rate = self.rate(stop, self.phi[stop.nodes]);
-            if rate > self.best.1 {
+            if rate > SURE * self.best.1 {
                 self.best = (stop.nodes, rate);
             }
             self.next += 1;
@@ -109,7 +117,7 @@ impl Growth {
     fn can_win(&self, nodes: usize, worth: f64) -> bool {
         self.stops[self.next..self.count].iter().any(|&stop| {
             let gained = self.phi[nodes] + worth * (stop.nodes - nodes) as f64;
-            self.rate(stop, gained) > self.best.1
+            self.rate(stop, gained) > SURE * self.best.1
         })
     }
 }

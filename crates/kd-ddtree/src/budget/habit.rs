@@ -21,6 +21,11 @@ const LONG: u32 = 8;
 const GAINED: [f64; 2] = [1.0, 1.0];
 /// What remains of a drafted round after one more.
 const FADE: f64 = 0.95;
+/// Rounds without drafts that looks and drafting together may lose streams that came: a share of their tokens, and a part of one.
+/// If they lost more, the next ones of the kind do not draft, so many times: at most one in three answers pays for what the others
+/// would like to know.
+const ALLOWED: [f64; 2] = [0.015, 0.25];
+const PAUSES: u32 = 2;
 /// Powers of two of streams that are kept apart: few streams may do well where many do not.
 const CROWDS: usize = 8;
 
@@ -37,12 +42,14 @@ pub(crate) struct Habit {
     gained: [f64; 2],
     /// Rounds without drafts that drafting spared from when it began until it ended, an average: less than none if it lost.
     spared: f64,
+    /// So many times new streams do not draft.
+    pauses: u32,
 }
 
 impl Habit {
     /// Rounds without drafts that drafting may lose before it ends: the longer it used to last, the less bad luck says.
     pub(crate) fn patience(&self) -> f64 {
-        (self.stretch / PATIENT).clamp(1.0, 3.0)
+        (self.stretch / PATIENT).clamp(1.0, 5.0)
     }
 }
 
@@ -66,7 +73,10 @@ pub(crate) struct Habits([[Habit; CROWDS]; CLASSES]);
 
 impl Default for Habits {
     fn default() -> Self {
-        Self([[Habit { stretch: STRETCH, again: AGAIN[0], gained: GAINED, spared: 0.0 }; CROWDS]; CLASSES])
+        Self(
+            [[Habit { stretch: STRETCH, again: AGAIN[0], gained: GAINED, spared: 0.0, pauses: 0 }; CROWDS];
+                CLASSES],
+        )
     }
 }
 
@@ -101,6 +111,22 @@ impl Habits {
         let seen = &mut self.0[class][crowd(streams)].gained;
         let lag = 2.0 * f64::from(round).sqrt() * (mean - last);
         seen.iter_mut().zip([lag, mean]).for_each(|(seen, now)| *seen += (1.0 - FADE) * (now - *seen));
+    }
+
+    /// The stream with most left of these came on by `came` tokens, which took `lost` rounds more than without drafts.
+    pub(crate) fn answered(&mut self, (class, streams): (usize, usize), lost: f64, came: f64) {
+        // One stream alone gains what its drafts bring, and ends drafting by that. Of several the last one may not gain.
+        if streams > 1 && lost > ALLOWED[0] * came + ALLOWED[1] {
+            self.0[class][crowd(streams)].pauses = PAUSES;
+        }
+    }
+
+    /// Whether new streams, `streams` with them, are not to draft.
+    pub(crate) fn pause(&mut self, class: usize, streams: usize) -> bool {
+        let pauses = &mut self.0[class][crowd(streams)].pauses;
+        let paused = *pauses > 0;
+        *pauses = pauses.saturating_sub(1);
+        paused
     }
 
     /// A look came to nothing.

@@ -1,4 +1,4 @@
-//! Which streams a review is about, and in which order they may draft.
+//! Which streams a review is about, in which order they may draft, and which of them are learnt from.
 
 use std::cmp::Ordering;
 
@@ -25,5 +25,32 @@ impl PartialOrd for Worth {
 impl Ord for Worth {
     fn cmp(&self, other: &Self) -> Ordering {
         self.0.total_cmp(&other.0)
+    }
+}
+
+/// Streams of a round whose drafts are learnt from in full: a GPU waits for this, and sixteen say little more.
+const TEACHERS: usize = 4;
+
+/// At which distance drafts teach: without a divisor in common with the number of drafters, so that every one has its turn.
+pub(super) fn apart(drafters: usize) -> usize {
+    let shared = |d: usize| (2..=d).any(|n| d.is_multiple_of(n) && drafters.is_multiple_of(n));
+    (drafters.div_ceil(TEACHERS).max(1)..).find(|&d| !shared(d)).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With 9, 12 or 15 drafters an odd distance alone let the same ones teach for ever.
+    #[test]
+    fn every_drafter_teaches_in_turn_and_few_at_once() {
+        for drafters in 1..=128 {
+            let (apart, mut taught) = (apart(drafters), vec![0; drafters]);
+            for draft in (0..drafters * apart).filter(|draft| draft % apart == 0) {
+                taught[draft % drafters] += 1;
+            }
+            assert!(taught.iter().all(|&times| times == 1), "{drafters} drafters, {apart} apart");
+            assert!(drafters.div_ceil(apart) <= TEACHERS, "{drafters} drafters, {apart} apart");
+        }
     }
 }

@@ -68,11 +68,10 @@ impl Record {
         ((self.right + PRIOR) / (self.promised + PRIOR)).clamp(*FACTOR.start(), *FACTOR.end())
     }
 
-    /// Takes the worth of a draft in round `round`, one of `drafters`: of many streams together fewer drafts of each tell as much, so
-    /// that what changes is known the sooner.
-    pub(crate) fn drafted(&mut self, worth: f64, drafters: usize, round: u64) {
+    /// Takes the worth of a draft in round `round`.
+    pub(crate) fn drafted(&mut self, worth: f64, round: u64) {
         let rounds = if self.drafts == 0 { 1 } else { round.saturating_sub(self.seen).clamp(1, 64) };
-        let fade = FADE.powf(rounds as f64 * (drafters as f64).sqrt());
+        let fade = FADE.powi(rounds as i32);
         self.seen = round;
         self.drafts = self.drafts.saturating_add(1);
         self.worth = fade * self.worth + worth;

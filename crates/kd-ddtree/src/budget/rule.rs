@@ -8,6 +8,9 @@ const MOST: f64 = 16.0;
 /// Rounds spared by drafting that make a further round of patience.
 const EARNED: f64 = 16.0;
 
+/// Rounds that a pause of drafting lasts at most.
+const PAUSED: u32 = 256;
+
 /// Kind of streams, and their number when drafting became the rule.
 pub(super) type Crowd = (usize, usize);
 
@@ -20,6 +23,23 @@ struct Open {
     mean: f64,
     /// Seconds ÷ those of a round without drafts.
     lasted: f64,
+}
+
+/// What streams took since they came.
+#[derive(Debug, Clone, Copy, Default)]
+struct Answer {
+    whose: Option<Crowd>,
+    /// Tokens that the stream with most left had left then.
+    left: usize,
+    /// Streams, and seconds of a round without drafts then; not positive before that is known.
+    streams: usize,
+    plain: f64,
+    /// What all rounds took, in rounds without drafts, and what the last one took of that.
+    took: f64,
+    newest: f64,
+    rounds: u32,
+    /// Whether nothing is drafted for them, since what was drafted for others of the kind has lost.
+    paused: bool,
 }
 
 /// What is the rule now.
@@ -37,6 +57,7 @@ pub(super) struct Rule {
     open: Option<Open>,
     /// Tokens left of the stream that has most.
     left: usize,
+    answer: Answer,
 }
 
 impl Rule {
@@ -65,6 +86,7 @@ impl Rule {
     /// not by every single draft.
     pub(super) fn needed(&self, habit: &Habit) -> f64 {
         match self.drafting {
+            None if self.is_paused() => f64::INFINITY,
             None => habit.needed(),
             Some(_) if self.patience > 0.0 => 0.85,
             Some(_) => f64::INFINITY,
@@ -79,7 +101,37 @@ impl Rule {
         {
             self.settle(&open, open.plan.left - left);
         }
-        left > std::mem::replace(&mut self.left, left)
+        let before = std::mem::replace(&mut self.left, left);
+        if left > before {
+            self.end(before);
+        }
+        left > before
+    }
+
+    /// Takes note of what streams took that are followed by others, `left` tokens before the end of the one with most left.
+    fn end(&mut self, left: usize) {
+        let Answer { whose, left: all, plain, took, newest, .. } = std::mem::take(&mut self.answer);
+        if let Some(whose) = whose.filter(|_| plain > 0.0) {
+            // What the last round gained is not seen: so near its end the stream has ended, else that round is left out.
+            let ended = left as f64 <= MOST;
+            let (came, newest) = if ended { (all, 0.0) } else { (all.saturating_sub(left), newest) };
+            self.habits.answered(whose, took - newest - came as f64, came as f64);
+        }
+    }
+
+    /// Whether the streams that there are do not draft, nor are looked at.
+    pub(super) fn is_paused(&self) -> bool {
+        self.answer.paused && self.answer.rounds < PAUSED
+    }
+
+    /// As [`begin`](Self::begin), before a round of the same streams after one in which each has gained a token: how many tokens are
+    /// left. `None` after a round that drafted, whose gains are still to be seen.
+    pub(super) fn advance(&mut self) -> Option<usize> {
+        if self.open.is_some() {
+            return None;
+        }
+        self.left = self.left.saturating_sub(1);
+        Some(self.left)
     }
 
     /// Takes note of what a drafted round gained, now that it is known how much the stream with most left came on.
@@ -100,6 +152,8 @@ impl Rule {
     /// kind have just gained by it.
     pub(super) fn renew(&mut self, class: usize, streams: usize) {
         self.habits.hope(class, streams);
+        let paused = self.habits.pause(class, streams);
+        self.answer = Answer { whose: Some((class, streams)), left: self.left, paused, ..Answer::default() };
         let kept = self.drafting.filter(|&crowd| crowd == (class, streams) && self.spared > 0.0);
         self.follow(None, true);
         self.follow(kept, false);
@@ -136,6 +190,15 @@ impl Rule {
             mean: outcome.accepted / plan.streams as f64,
             lasted: usual / plan.plain,
         });
+        let answer = &mut self.answer;
+        if answer.rounds == 0 {
+            (answer.streams, answer.plain) = (plan.streams, plan.plain);
+        }
+        // Fewer streams may take less. Else the machine has become faster or slower, whatever is drafted.
+        let share = if plan.streams < answer.streams { (plan.plain / answer.plain).min(1.0) } else { 1.0 };
+        answer.newest = share * if plan.drafters > 0 { usual / plan.plain } else { 1.0 };
+        answer.took += answer.newest;
+        answer.rounds = answer.rounds.saturating_add(1);
         self.rounds += u32::from(self.open.is_some());
         self.since = self.since.saturating_add(1);
         if (plan.drafters == 0) == self.drafting.is_some() {

@@ -4,7 +4,7 @@ use kd_ddtree::budget::{Allocator, Candidate, Counts, Load, Options, Outcome, Re
 use kd_ddtree::{StreamLimits, Tree};
 
 use super::sim::{Policy, Sim};
-use super::{CONCAVE, GOOD, GPU};
+use super::{CONCAVE, GOOD, GPU, LINEAR, POOR};
 
 fn limited(floor: usize, cap: usize) -> Policy {
     let limits = StreamLimits { floor, cap };
@@ -124,4 +124,32 @@ fn streams_of_a_new_kind_draft_with_others() {
     });
     let load = Load { streams: 2, rows: 2, drafting: 0, context: 100, depths: 7, candidates: &candidates };
     assert_eq!(allocator.plan(&load).drafters, 2);
+}
+
+/// A round that need not be planned is as it would have been.
+#[test]
+fn rounds_that_are_not_planned_are_the_same() {
+    for (machine, temperature) in [(GPU, 1.0), (GPU, 0.0), (LINEAR, 0.0)] {
+        let run = |rests: bool| {
+            let mut sim = Sim::new(machine, POOR, Policy::auto());
+            sim.rests = rests;
+            let rates: Vec<f64> = [16, 4, 1, 16].map(|streams| sim.answer(streams, 128, temperature)).into();
+            (rates, counts(&sim), sim.rested)
+        };
+        let ((rates, all, none), (others, same, rested)) = (run(false), run(true));
+        assert_eq!((rates, all), (others, same));
+        assert!(none == 0 && rested > 100, "{rested} rounds were not planned");
+    }
+}
+
+/// One of several streams that is looked at stays in step with the others.
+#[test]
+fn a_look_at_some_streams_verifies_nothing() {
+    for streams in [4, 16] {
+        let mut sim = Sim::new(LINEAR, GOOD, Policy::auto());
+        (0..4).for_each(|_| _ = sim.answer(streams, 128, 0.0));
+        let counts = counts(&sim);
+        assert!(counts.looks > 0 && counts.drafted == 0, "{streams} streams: {counts:?}");
+        assert_eq!(sim.sizes.last(), Some(&0), "{streams} streams");
+    }
 }

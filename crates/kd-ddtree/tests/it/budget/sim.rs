@@ -109,6 +109,11 @@ pub(crate) struct Sim {
     pub(crate) first: Option<Drafts>,
     /// Whether all streams say the same, as answers of one prompt do when nothing is drawn.
     pub(crate) twins: bool,
+    /// Whether rounds in which nothing can have changed are not planned, as an engine does it, and the number of those.
+    pub(crate) rests: bool,
+    pub(crate) rested: usize,
+    /// Streams of the last round, if none drafted.
+    resting: Option<usize>,
     random: Random,
     streams: Vec<Stream>,
     rounds: u64,
@@ -146,6 +151,9 @@ impl Sim {
             text: None,
             first: None,
             twins: false,
+            rests: false,
+            rested: 0,
+            resting: None,
             random,
             streams,
             rounds: 0,
@@ -212,6 +220,7 @@ impl Sim {
 
     fn begin(&mut self, streams: usize, left: usize, temperature: f64) {
         self.calibrate(streams.max(16));
+        self.resting = None;
         let new = || Stream { record: Record::new(temperature), unread: 20, left, said: 0 };
         self.streams = std::iter::repeat_with(new).take(streams).collect();
     }
@@ -267,7 +276,12 @@ impl Sim {
                 (0..streams).collect()
             }
             Policy::Auto(allocator) => {
-                allocator.rank(streams, &mut candidates);
+                let held =
+                    (self.rests && self.resting == Some(streams)).then(|| allocator.rested()).flatten();
+                self.rested += usize::from(held.is_some());
+                if held.is_none() {
+                    allocator.rank(streams, &mut candidates);
+                }
                 let load = Load {
                     streams,
                     rows: streams,
@@ -276,7 +290,8 @@ impl Sim {
                     depths: DEPTHS,
                     candidates: &candidates,
                 };
-                let decided = allocator.plan(&load);
+                let decided = held.unwrap_or_else(|| allocator.plan(&load));
+                self.resting = (decided.drafters == 0).then_some(streams);
                 if std::mem::replace(&mut self.goes_on, allocator.goes_on(&decided)) {
                     self.foretold[usize::from(decided.drafters == 0)] += 1;
                 }
