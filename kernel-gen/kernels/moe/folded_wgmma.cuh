@@ -33,16 +33,6 @@ struct FoldedWarpgroup {
   static __device__ __forceinline__ int tiles(int rows) { return rows > 64 ? (rows + 15) / 16 * 2 : (rows + 7) / 8; }
 };
 
-// A place in a ring, and how often the ring has gone round.
-template <int COUNT>
-struct Place {
-  int slot = 0;
-  uint32_t parity = 0;
-  __device__ __forceinline__ void next() {
-    if (++slot == COUNT) slot = 0, parity ^= 1;
-  }
-};
-
 // What an item is: rows of weights from step * ROWS * RUN on, of one slab. No rows: there is none.
 struct WarpgroupItem {
   int first, rows, step, expert;

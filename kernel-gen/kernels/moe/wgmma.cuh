@@ -25,16 +25,6 @@ struct Warpgroup {
   static_assert(ALL_STEPS % U::RUN == 0 && U::UNITS % UNITS == 0, "whole items");
 };
 
-// A stage's place in the ring, and how often the ring has gone round.
-template <int STAGES>
-struct Place {
-  int slot = 0;
-  uint32_t parity = 0;
-  __device__ __forceinline__ void next() {
-    if (++slot == STAGES) slot = 0, parity ^= 1;
-  }
-};
-
 // Brings the weights of all stages of the CTA's items, and says what the items are: one warp.
 template <class U, class S, class Order>
 __device__ __forceinline__ void bring_weights(const unsigned char* weights, const Order& order) {
