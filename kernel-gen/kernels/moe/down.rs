@@ -4,7 +4,7 @@ family! { moe_down, template "moe/down.cuh";
   variant narrow { WIDE = 0, SLAB = 8, MIN_CTAS = 2, SHARE_TOTALS = 0 } prefer R <= 1024
   variant wide { WIDE = 1, SLAB = 16, MIN_CTAS = 2, SHARE_TOTALS = 1 } when H % 256 == 0
   const   { RAW_ROWS = 0, K = I, UNITS = H / 32, WARPS = 8, SEGS = 1 + min(1, K / 1024) + 2 * min(1, K / 2048) + 4 * min(1, K / 4096), SEG = K / SEGS,
-            BLOCKS = SEG / 64, PER_STAGE = 2 - BLOCKS % 2, STAGES = 3 - (1 - WIDE) * min(1, 256 / K), EARLY = 1, POOL = 4, QUANTUM = 4 }
+            BLOCKS = SEG / 64, PER_STAGE = 2 - BLOCKS % 2, STAGES = 3, EARLY = 1, POOL = 4, QUANTUM = 4 }
   require { K % (64 * SEGS) == 0, WARPS % SEGS == 0, BLOCKS % PER_STAGE == 0, H % 32 == 0, SLAB % 8 == 0 }
   smem    { ring: u8[WARPS * STAGES * PER_STAGE * 1152] align 128, tokens: u8[max(16, WIDE * STAGES * SLAB * PER_STAGE * 128)] align 128,
             totals: f32[max(4, SHARE_TOTALS * min(1, SEGS - 1) * WARPS * SLAB * 32)] align 16,

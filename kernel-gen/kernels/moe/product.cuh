@@ -108,8 +108,8 @@ __device__ __forceinline__ void product(R& ring, Joint<U>& joint, Rows<NT>& rows
     for (int b = 0; b < KEPT; ++b) load<NT>(rows, 2 * b, tokens[b][0]), load<NT>(rows, 2 * b + 1, tokens[b][1]);
 #pragma unroll 1
   for (int left = U::BLOCKS / U::PER_STAGE; left > 0; --left) {
-    ring.renew();
     const unsigned char* at = ring.front();
+    ring.renew();
 #pragma unroll(KEPT)
     for (int b = 0; b < U::PER_STAGE; ++b, at += BLOCK_BYTES) {
       uint4 words[2];
@@ -263,8 +263,8 @@ __device__ __forceinline__ void kept_products(R& ring, Feed<U>* feed, const __nv
     float sum[2][1][4] = {};
 #pragma unroll
     for (int stage = 0; stage < U::BLOCKS / U::PER_STAGE; ++stage) {
-      ring.renew();
       const unsigned char* at = ring.front();
+      ring.renew();
 #pragma unroll
       for (int b = stage * U::PER_STAGE; b < (stage + 1) * U::PER_STAGE; ++b, at += BLOCK_BYTES) {
         uint4 words[2];

@@ -162,7 +162,7 @@ struct Ring {
     }
   }
 
-  // The next stage, once it is there; after renew.
+  // The next stage, once it is there. What renews the ring only then has a stage less under way: more bytes in flight read slower.
   __device__ __forceinline__ const unsigned char* front() {
     ptx::barrier_wait(full + slot, parity);
     return slots + slot * STAGE_BYTES;
@@ -171,6 +171,16 @@ struct Ring {
   // Goes on to the stage after this one.
   __device__ __forceinline__ void pop() {
     if (++slot == U::STAGES) slot = 0, parity ^= 1;
+  }
+};
+
+// A place in a ring, and how often the ring has gone round.
+template <int COUNT>
+struct Place {
+  int slot = 0;
+  uint32_t parity = 0;
+  __device__ __forceinline__ void next() {
+    if (++slot == COUNT) slot = 0, parity ^= 1;
   }
 };
 

@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "moe_down",
-    contract: "090ea28687638980",
+    contract: "f497e2d10ea8340a",
     variants: &["narrow", "wide"],
     cooperative: false,
     pdl: true,
