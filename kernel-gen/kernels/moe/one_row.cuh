@@ -124,9 +124,10 @@ __device__ __forceinline__ void prepare(Bf16x8 x, bool live, uint4* vector, floa
 __device__ __forceinline__ void multiply_stage(const unsigned char* at, int tile, const uint4* x, const float* starts, float& low,
                                                float& high) {
   const int lane = threadIdx.x % 32;
-#pragma unroll 1
+  const float4 first = *reinterpret_cast<const float4*>(starts);
+  const float start[4] = {first.x, first.y, first.z, first.w};
+#pragma unroll
   for (int b = 0; b < 2; ++b, at += BLOCK_BYTES) {
-    const float2 start = reinterpret_cast<const float2*>(starts)[b];
     const uint4 words = *reinterpret_cast<const uint4*>(at + 512 * tile + 16 * lane);
     const uint2 scales = *reinterpret_cast<const uint2*>(at + WORD_BYTES + 64 * tile + 8 * (lane / 4));
 #pragma unroll
@@ -135,7 +136,7 @@ __device__ __forceinline__ void multiply_stage(const unsigned char* at, int tile
       const uint32_t both = c ? scales.y : scales.x;
       uint32_t a[4], d[4];
       int4_pairs(c ? words.z : words.x, a), int4_pairs(c ? words.w : words.y, d);
-      const float from = c ? start.y : start.x, begin[4] = {from, from, from, from};
+      const float from = start[2 * b + c], begin[4] = {from, from, from, from};
       float part[4];
       ptx::mma_16816_bf16(part, begin, a[0], d[0], a[1], d[1], own.x, own.y);
       ptx::mma_16816_bf16(part, part, a[2], d[2], a[3], d[3], own.z, own.w);

@@ -163,7 +163,10 @@ impl Scratch {
         let read = |array: &CudaSlice<i32>| stream.cuda().clone_dtoh(array).map_err(driver);
         let (counts, told) = (read(&self.arrived)?, read(&self.told)?);
         stream.synchronize()?;
-        Ok(counts[..self.plan.counts()].iter().chain(&told[self.plan.told() - 1..self.plan.told()]).all(|count| *count == 0))
+        Ok(counts[..self.plan.counts()]
+            .iter()
+            .chain(&told[self.plan.told() - 1..self.plan.told()])
+            .all(|count| *count == 0))
     }
 
     /// Whether the last `guard` elements of every array are as [`Scratch::with_guard`] left them.

@@ -3,8 +3,8 @@
 use half::bf16;
 use kd_attn::PAGE_TOKENS;
 use kd_kernels::families::{
-    add_rms_norm, draft_block, drafter_attention, drafter_heads, drafter_merge, embed, few_gate,
-    lm_head, lm_head_top_k, rms_norm, silu_mul,
+    add_rms_norm, draft_block, drafter_attention, drafter_heads, drafter_merge, embed, few_gate, lm_head,
+    lm_head_top_k, rms_norm, silu_mul,
 };
 use kd_kernels::ranks::Exchange;
 use kd_kernels::{Choice, HEAD_TILE, Stream, TensorMut, TensorRef};
