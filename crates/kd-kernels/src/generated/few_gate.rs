@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "few_gate",
-    contract: "74332a7f0bde54a1",
+    contract: "ef2d0bd09ce1fae9",
     variants: &["g8", "t8"],
     cooperative: false,
     pdl: true,

@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "moe_one",
-    contract: "a0526e8433496829",
+    contract: "79340d1e3db28f48",
     variants: &["one"],
     cooperative: true,
     pdl: true,
