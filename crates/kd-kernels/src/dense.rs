@@ -46,16 +46,16 @@ impl DenseProduct {
     pub fn load(kernels: &Kernels, k: usize) -> Result<Self, KernelError> {
         let some = dense_mid::DenseMid::load(kernels, dense_mid::Dims { k: int(k) })?;
         let many = dense_many::DenseMany::load(kernels, dense_many::Dims { k: int(k) })?;
-        let groups = if_built(dense_wgmma::DenseWgmma::load(kernels, dense_wgmma::Dims { k: int(k) }))?;
-        Ok(Self { more: Some((some, many)), groups, ..Self::few(kernels, k)? })
+        Ok(Self { more: Some((some, many)), ..Self::few(kernels, k)? })
     }
 
-    /// Loads what any number of rows can do with.
+    /// Loads what any number of rows can do with, and needs no scratch for many.
     ///
     /// # Errors
     /// A bundle without it.
     pub fn few(kernels: &Kernels, k: usize) -> Result<Self, KernelError> {
-        Ok(Self { few: dense::Dense::load(kernels, dense::Dims { k: int(k) })?, more: None, groups: None })
+        let groups = if_built(dense_wgmma::DenseWgmma::load(kernels, dense_wgmma::Dims { k: int(k) }))?;
+        Ok(Self { few: dense::Dense::load(kernels, dense::Dims { k: int(k) })?, more: None, groups })
     }
 
     /// `y = x Wᵀ`; by the kernels for few rows where `scratch` has no part for many. Launches that share `scratch` follow each

@@ -79,8 +79,8 @@ __device__ __forceinline__ void drafter_attention(const __nv_bfloat16* q, const 
   const uint32_t ring = shared + U::ROWS * Tile::BYTES + at.group * U::ST * U::SLOT;
   const float factor = scale * 1.44269504f;  // log2 e
 
-  ptx::grid_dependency_wait();
   ptx::grid_dependency_launch();
+  ptx::grid_dependency_wait();
   const int start = ptx::load4(starts + stream);
   if (start < 0) return;
   const drafter::Cut<U> cut(start, window);
@@ -178,8 +178,8 @@ __device__ __forceinline__ void drafter_merge(const float* part_o, const float* 
                                               __nv_bfloat16* y, int S) {
   constexpr int EACH = U::D / 32, ROWS = U::BLK * U::G;
   const int row = blockIdx.x, head = blockIdx.y, stream = blockIdx.z, thread = threadIdx.x, warp = thread / 32;
-  ptx::grid_dependency_wait();
   ptx::grid_dependency_launch();
+  ptx::grid_dependency_wait();
   const int start = ptx::load4(starts + stream);
   if (start < 0) return;
   const drafter::Cut<U> cut(start, window);

@@ -22,9 +22,11 @@ namespace gemm {
 
 // One producer warp of WARPS (this one is `part`): fills the slots of the ring in turn with ROWS rows, PITCH apart, of each
 // group's next block. Rows from `rows` on are left as they are, for they meet in no sum that is stored; columns from K on are
-// zero. Its loop has little but copies: a warp starts at most one instruction in a few cycles.
+// zero. Its loop has little but copies: a warp starts at most one instruction in a few cycles. What the warps copy in one round lies
+// `round` behind the round before.
 template <class U, class S, int ROWS, int PITCH, int WARPS>
-__device__ __forceinline__ void produce(uint32_t ring, const __nv_bfloat16* from, int rows, int part) {
+__device__ __forceinline__ void produce(uint32_t ring, const __nv_bfloat16* from, int rows, int part,
+                                        int64_t round = int64_t(32 / (U::STEP / 8) * WARPS) * PITCH) {
   using At = Shape<U>;
   constexpr int VECS = U::STEP / 8, LINES = 32 / VECS, STRIDE = LINES * WARPS, ROUNDS = (ROWS + STRIDE - 1) / STRIDE;
   constexpr int PERIOD = STRIDE % 8 == 0 ? 1 : 2;  // after so many rounds the vectors lie in the same banks again
@@ -51,7 +53,7 @@ __device__ __forceinline__ void produce(uint32_t ring, const __nv_bfloat16* from
       for (int i = 0; i < ROUNDS; ++i) {
         const uint32_t target = to[i % PERIOD] + base + i * STRIDE * At::ROW_BYTES;
         if (!whole && (row + i * STRIDE >= rows || row + i * STRIDE >= ROWS)) continue;
-        const __nv_bfloat16* address = source[group] + int64_t(i) * STRIDE * PITCH;
+        const __nv_bfloat16* address = source[group] + i * round;
         if (At::WHOLE_BLOCKS)
           ptx::copy16_ahead(target, address);
         else

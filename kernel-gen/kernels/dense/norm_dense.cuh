@@ -76,14 +76,14 @@ __device__ __forceinline__ void norm_dense(const __nv_bfloat16* h, const __nv_bf
     return;
   }
   norm::OwnRow<Team> own;
-  own.load_gain(gain);
+  __nv_bfloat16* x = reinterpret_cast<__nv_bfloat16*>(S::x());
+  own.ask_gain(gain, x);
   ptx::grid_dependency_wait();
   own.load(h + token * U::H, parts + token * U::H, int64_t(M) * (U::H / 8), R);
   own.leave_squares(S::partial());
+  ptx::copy_wait<0>();
   ptx::named_barrier<TEAM>(1);
-  __nv_bfloat16* x = reinterpret_cast<__nv_bfloat16*>(S::x());
-  own.normalise(S::partial(), eps, [&](int vec, const Bf16x8& residual, const Bf16x8& normed) {
-    store8(x, vec, normed);
+  own.normalise(S::partial(), eps, x, [&](int vec, const Bf16x8& residual) {
     if (row == 0) store8(sum + token * U::H, vec, residual);
     if (row == 0 && token < T) store8(tap + token * U::H, vec, residual);
   });

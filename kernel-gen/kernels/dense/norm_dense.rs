@@ -3,9 +3,10 @@
 /// it gets the sum as well.
 family! { norm_dense, template "dense/norm_dense.cuh";
   dims    { H = hidden }
-  variant t1 { FEEDERS = 2, HELPERS = 3 } when H % (64 * max(min(4, ceil_div(H, 512)), min(8, ceil_div(H, 5376)))) == 0 && H <= 7168
-  const   { SEGS = max(min(4, ceil_div(H, 512)), min(8, ceil_div(H, 5376))), WARPS = SEGS, LENGTH = H / SEGS,
-            NORM_WARPS = ceil_div(H / 8, 64), SLOT = SEGS * 2048, SLOTS = min(LENGTH / 64, 83000 / SLOT) }
+  variant f4 { FEEDERS = 4, RING = 98304 } on sm_90a when H % (64 * max(min(4, ceil_div(H, 512)), min(8, ceil_div(H, 5376)))) == 0 && H <= 7168
+  variant t1 { FEEDERS = 2, RING = 83000 } when H % (64 * max(min(4, ceil_div(H, 512)), min(8, ceil_div(H, 5376)))) == 0 && H <= 7168
+  const   { HELPERS = 3, SEGS = max(min(4, ceil_div(H, 512)), min(8, ceil_div(H, 5376))), WARPS = SEGS, LENGTH = H / SEGS,
+            NORM_WARPS = ceil_div(H / 8, 64), SLOT = SEGS * 2048, SLOTS = min(LENGTH / 64, RING / SLOT) }
   require { H % 8 == 0 }
   smem    { ring: u8[SLOTS * SLOT] align 128, x: u8[2 * H] align 128, zeros: u32[4] align 16, partial: f32[NORM_WARPS],
             sums: f32[16 * SEGS], full: u64[SLOTS], empty: u64[SLOTS] }

@@ -5,17 +5,18 @@
 #pragma once
 
 #include "kd/vec.cuh"
+#include "ptx/copy.cuh"
 #include "ptx/pdl.cuh"
 
 namespace kd {
 namespace norm {
 
-// What a thread has of the row and of its gain: two vectors a round.
+// What a thread has of the row: two vectors a round. The gain waits in the place of the normed row, which takes no registers.
 template <class U>
 struct OwnRow {
   static constexpr int ROUNDS = (U::NORM_WARPS + U::WARPS - 1) / U::WARPS, VECS = 2 * ROUNDS;
 
-  Bf16x8 gain[VECS] = {}, vec[VECS] = {};
+  Bf16x8 vec[VECS] = {};
 
   // Of the warps of `add_rms_norm`, the one that has vector i.
   __device__ __forceinline__ static int warp(int i) { return threadIdx.x / 32 + i / 2 * U::WARPS; }
@@ -29,9 +30,12 @@ struct OwnRow {
       if (holds(i)) to[i] = load(at(i));
   }
 
-  // Before the wait for the kernel in front: the gain is a weight.
-  __device__ __forceinline__ void load_gain(const __nv_bfloat16* from) {
-    fill(gain, [=](int at) { return load8_constant(from, at); });
+  // Before the wait for the kernel in front, since the gain is a weight: this thread's part of it to `x`, as one group of copies.
+  __device__ __forceinline__ static void ask_gain(const __nv_bfloat16* from, __nv_bfloat16* x) {
+#pragma unroll
+    for (int i = 0; i < VECS; ++i)
+      if (holds(i)) ptx::copy16(ptx::shared_address(x + 8 * at(i)), from + 8 * at(i));
+    ptx::copy_commit();
   }
 
   // The row `h` plus the sum of its R parts, which are `stride` vectors apart, rounded. More than two come one after another.
@@ -80,9 +84,10 @@ struct OwnRow {
       if (threadIdx.x % 32 == 0 && warp(2 * round) < U::NORM_WARPS) partial[warp(2 * round)] = squares[round];
   }
 
-  // Behind that barrier: `store(vector, residual, normed)` for each vector of this thread.
+  // Behind that barrier, and once the gain is there: the normed row takes its place; `store(vector, residual)` for each vector of this
+  // thread.
   template <class Store>
-  __device__ __forceinline__ void normalise(const float* partial, float eps, Store store) const {
+  __device__ __forceinline__ void normalise(const float* partial, float eps, __nv_bfloat16* x, Store store) const {
     float sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < U::NORM_WARPS; ++i) sum += partial[i];
@@ -92,10 +97,13 @@ struct OwnRow {
       if (!holds(i)) continue;
       float v[8], g[8];
       widen8(vec[i], v);
-      widen8(gain[i], g);
+      uint4* place = reinterpret_cast<uint4*>(x) + at(i);
+      widen8(from_words(*place), g);
 #pragma unroll
       for (int j = 0; j < 8; ++j) v[j] = v[j] * scale * g[j];
-      store(at(i), vec[i], narrow8(v));
+      const Bf16x8 normed = narrow8(v);
+      *place = make_uint4(normed.word[0], normed.word[1], normed.word[2], normed.word[3]);
+      store(at(i), vec[i]);
     }
   }
 };

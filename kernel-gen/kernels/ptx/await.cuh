@@ -20,4 +20,23 @@ __device__ __forceinline__ void store_device(float* address, const float (&value
                : "memory");
 }
 
+// Two words, eight bytes aligned to as many: both are there or neither.
+__device__ __forceinline__ void store_device8(int32_t* address, uint2 value) {
+  asm volatile("{\n\t.reg .b64 both;\n\tmov.b64 both, {%1, %2};\n\tst.relaxed.gpu.global.b64 [%0], both;\n\t}" ::"l"(address),
+               "r"(value.x), "r"(value.y)
+               : "memory");
+}
+
+// Two neighbouring pairs of words, each as it was stored by one store_device8.
+__device__ __forceinline__ uint4 load_device16(const int32_t* address) {
+  uint4 value;
+  asm volatile(
+      "{\n\t.reg .b64 low, high;\n\tld.relaxed.gpu.global.v2.b64 {low, high}, [%4];\n\t"
+      "mov.b64 {%0, %1}, low;\n\tmov.b64 {%2, %3}, high;\n\t}"
+      : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+      : "l"(address)
+      : "memory");
+  return value;
+}
+
 }  // namespace kd::ptx

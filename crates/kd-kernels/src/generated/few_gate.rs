@@ -6,8 +6,8 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "few_gate",
-    contract: "22994c15926c9961",
-    variants: &["t8"],
+    contract: "ef2d0bd09ce1fae9",
+    variants: &["g8", "t8"],
     cooperative: false,
     pdl: true,
 };
@@ -16,7 +16,7 @@ const FAMILY: Family = Family {
 pub struct Dims {
     /// `K`: hidden.
     pub k: i64,
-    /// `I`: shared_experts * expert_width / tp.
+    /// `I`: shared_experts * expert_width / tp or drafter_width / tp.
     pub i: i64,
 }
 /// Operands of `few_gate`.
@@ -90,19 +90,24 @@ impl FewGate {
 fn eligible(_: &str, _: Dims, _m: i64) -> Option<bool> {
     Some(true)
 }
-fn preferred(_: &str, _: Dims, _m: i64) -> Option<bool> {
-    Some(true)
+fn preferred(variant: &str, Dims { i, .. }: Dims, _m: i64) -> Option<bool> {
+    Some(
+        match variant {
+            "g8" => i > 2048,
+            _ => true,
+        },
+    )
 }
 fn grid(
     unit: &LoadedUnit,
     Dims { i, .. }: Dims,
     m: i64,
 ) -> Option<crate::launch::Blocks> {
-    let segs = unit.constant("SEGS")?;
+    let cluster = unit.constant("CLUSTER")?;
     let tokens = unit.constant("TOKENS")?;
     Some(
         crate::launch::Blocks::Exactly([
-            segs,
+            cluster,
             arith::ceil_div(m, tokens)?,
             arith::div(i, 8)?,
         ]),

@@ -48,6 +48,7 @@ pub mod moe_gate_up_many;
 pub mod moe_gate_up_wgmma;
 pub mod moe_group;
 pub mod moe_group_folded;
+pub mod moe_one;
 pub mod moe_repack;
 pub mod norm_dense;
 pub mod prefill_attention;

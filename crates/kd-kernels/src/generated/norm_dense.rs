@@ -6,8 +6,8 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "norm_dense",
-    contract: "d1d7481a2f1fd935",
-    variants: &["t1"],
+    contract: "d691e4f3a81c29d6",
+    variants: &["f4", "t1"],
     cooperative: false,
     pdl: true,
 };

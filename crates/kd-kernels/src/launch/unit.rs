@@ -225,7 +225,7 @@ fn held(sms: u32, resident: u32, cluster: u32, clusters: Option<u32>) -> u32 {
 /// memory anew only when it is empty: where a small kernel had it divided for itself, the larger one behind or beside it, which could
 /// have started early, would wait for it to leave.
 fn prefers_shared(family: &str) -> bool {
-    !family.starts_with("moe_")
+    !family.starts_with("moe_") || family == "moe_one"
 }
 
 fn no_value() -> sys::CUlaunchAttributeValue {

@@ -18,7 +18,7 @@ use super::target::CudaTarget;
 use super::weights::{DeviceFeedForward, DeviceLayer, DeviceMlp, DeviceMoe};
 
 /// Most rows for `few_gate`: one tile of tokens. The CTAs of a second find no room before the routed experts have ended.
-const GATE_ROWS: usize = 8;
+pub(super) const GATE_ROWS: usize = 8;
 /// From so many rows on what follows a norm may start before it: router and first product then have their weights in time. With
 /// fewer rows their loads delay what the norm waits for.
 const EARLY_ROWS: usize = GATE_ROWS + 1;

@@ -1,8 +1,8 @@
 //! The launches of one layer.
 
 use half::bf16;
-use kd_kernels::families::{moe_combine, moe_down, moe_few, moe_gate_up, moe_group};
-use kd_kernels::{Choice, Int4Ref, Kernels, Stream, TensorMut, TensorRef, Units};
+use kd_kernels::families::{moe_combine, moe_down, moe_few, moe_gate_up, moe_group, moe_one};
+use kd_kernels::{Choice, Int4Ref, KernelError, Kernels, Stream, TensorMut, TensorRef, Units};
 use kd_tensor::int4::GROUP;
 
 use super::folded::Folded;
@@ -25,6 +25,8 @@ const FOLDED_MIDDLE_ROWS: usize = 1280;
 pub struct ExpertKernels {
     shape: Shape,
     few: moe_few::MoeFew,
+    /// Of one row, where its sizes have one.
+    one: Option<moe_one::MoeOne>,
     group: moe_group::MoeGroup,
     gate_up: moe_gate_up::MoeGateUp,
     down: moe_down::MoeDown,
@@ -59,8 +61,13 @@ impl ExpertKernels {
         let size = |value: usize| i64::try_from(value).unwrap_or(i64::MAX);
         let (h, i) = (size(shape.hidden), size(shape.width));
         let (e, t) = (size(shape.experts), size(shape.top_k));
+        let one = match moe_one::MoeOne::load(kernels, moe_one::Dims { h, i, e, t }) {
+            Err(KernelError::NoUnit { .. }) => None,
+            loaded => Some(loaded?),
+        };
         Ok(Self {
             shape,
+            one,
             wgmma: Wgmma::load(kernels, h, i)?,
             many: Many::load(kernels, h, i)?,
             folded: Folded::load(kernels, [h, i, e, t])?,
@@ -163,10 +170,27 @@ impl ExpertKernels {
     ) -> Result<(), GpuError> {
         let Shape { hidden, width, top_k, .. } = self.shape;
         let (held, choices, counts) = (experts.shape().experts, batch.rows * top_k, scratch.plan.counts());
+        let gate_up = Int4Ref::new(stream, experts.gate_up.as_view(), [held, 2 * width, hidden])?;
+        let down = Int4Ref::new(stream, experts.down.as_view(), [held, hidden, width])?;
+        if let Some(one) = self.one.as_ref().filter(|_| batch.rows == 1) {
+            let told = scratch.plan.told();
+            let args = moe_one::Args {
+                gate_up,
+                down,
+                x: batch.x,
+                ids: batch.ids,
+                weights: batch.weights,
+                first_expert,
+                told: TensorMut::new(stream, scratch.told.slice_mut(..told), [told])?,
+                y: batch.y,
+            };
+            one.launch(stream, Choice::Auto, args)?;
+            return Ok(());
+        }
         let values = scratch.values.grouped()?;
         let args = moe_few::Args {
-            gate_up: Int4Ref::new(stream, experts.gate_up.as_view(), [held, 2 * width, hidden])?,
-            down: Int4Ref::new(stream, experts.down.as_view(), [held, hidden, width])?,
+            gate_up,
+            down,
             x: batch.x,
             ids: batch.ids,
             weights: batch.weights,

@@ -38,6 +38,8 @@ pub struct Scratch {
     pub(super) values: Values,
     /// Counts of arrivals, 0 between runs.
     pub(super) arrived: CudaSlice<i32>,
+    /// What CTAs tell each other in a launch of one row, its number among these launches, and a count that is 0 between them.
+    pub(super) told: CudaSlice<i32>,
 }
 
 /// Elements of each array of a scratch.
@@ -73,13 +75,18 @@ impl Plan {
     /// Sizes beyond the address space.
     pub fn bytes(&self) -> Result<usize, GpuError> {
         let sizes = self.sizes()?;
-        let lists = TOTALS + sizes.entries + 2 * sizes.choices + self.counts();
+        let lists = TOTALS + sizes.entries + 2 * sizes.choices + self.counts() + self.told();
         Ok(4 * lists + Values::bytes(self.arithmetic, &sizes))
     }
 
     /// Counts of arrivals: one for each unit of down, and two of CTAs.
     pub(super) fn counts(&self) -> usize {
         self.shape.hidden / UNIT_ROWS + 2
+    }
+
+    /// Words of a launch of one row: two for each pair of activated values, and two.
+    pub(super) fn told(&self) -> usize {
+        self.shape.top_k * self.shape.width + 2
     }
 
     /// Entries of the list of experts, or of slabs in the forms for many rows: each expert may have one that is not full.
@@ -132,10 +139,8 @@ impl Scratch {
             rows: filled(stream, sizes.choices, guard)?,
             places: filled(stream, sizes.choices, guard)?,
             values: Values::new(stream, plan.arithmetic, &sizes, guard)?,
-            arrived: stream
-                .cuda()
-                .clone_htod(&[vec![0; plan.counts()], vec![-1; guard]].concat())
-                .map_err(driver)?,
+            arrived: zeroed(stream, plan.counts(), guard)?,
+            told: zeroed(stream, plan.told(), guard)?,
         })
     }
 
@@ -155,19 +160,28 @@ impl Scratch {
 
     /// Whether no count of arrivals is left over from a run.
     pub(crate) fn at_rest(&self, stream: &Stream) -> Result<bool, GpuError> {
-        let counts = stream.cuda().clone_dtoh(&self.arrived.slice(..self.plan.counts())).map_err(driver)?;
+        let read = |array: &CudaSlice<i32>| stream.cuda().clone_dtoh(array).map_err(driver);
+        let (counts, told) = (read(&self.arrived)?, read(&self.told)?);
         stream.synchronize()?;
-        Ok(counts.iter().all(|count| *count == 0))
+        Ok(counts[..self.plan.counts()]
+            .iter()
+            .chain(&told[self.plan.told() - 1..self.plan.told()])
+            .all(|count| *count == 0))
     }
 
     /// Whether the last `guard` elements of every array are as [`Scratch::with_guard`] left them.
     pub(crate) fn guards_intact(&self, stream: &Stream, guard: usize) -> Result<bool, GpuError> {
         let mut all = self.values.intact(stream, guard)?;
-        for ints in [&self.totals, &self.entries, &self.rows, &self.places, &self.arrived] {
+        for ints in [&self.totals, &self.entries, &self.rows, &self.places, &self.arrived, &self.told] {
             all &= intact(stream, ints, guard)?;
         }
         Ok(all)
     }
+}
+
+/// `len` zeros, and `guard` elements that [`Scratch::with_guard`] describes.
+fn zeroed(stream: &Stream, len: usize, guard: usize) -> Result<CudaSlice<i32>, GpuError> {
+    Ok(stream.cuda().clone_htod(&[vec![0; len], vec![-1; guard]].concat()).map_err(driver)?)
 }
 
 #[cfg(test)]
@@ -182,9 +196,9 @@ mod tests {
             Plan::new(TP8, rows, arithmetic).and_then(|plan| plan.bytes()).expect("a size")
         };
         let per_row = 8 * 4 * 2 + 7168 * 2 + 224 * 4 + 8 * (256 * 2 + 8 * 4 + 7168 * 4);
-        assert_eq!(bytes(1, Arithmetic::Grouped), 16 + 384 * 16 + 226 * 4 + per_row);
+        assert_eq!(bytes(1, Arithmetic::Grouped), 16 + 384 * 16 + (226 + 2050) * 4 + per_row);
         // And a list of the slabs that are full.
-        let lists = 16 + (384 + 4096 * 8 / 32) * 16 + 226 * 4;
+        let lists = 16 + (384 + 4096 * 8 / 32) * 16 + (226 + 2050) * 4;
         assert_eq!(bytes(4096, Arithmetic::Grouped), lists + 4096 * per_row);
         // No starts, factors instead, parts of half the size.
         let per_row = 8 * 4 * 2 + 7168 * 2 + 2 * 4 + 8 * (256 * 2 + 4 + 7168 * 2);

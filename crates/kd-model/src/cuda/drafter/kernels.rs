@@ -2,12 +2,12 @@
 
 use kd_kernels::families::{
     add_rms_norm, draft_block, drafter_attention, drafter_context, drafter_heads, drafter_merge, embed,
-    lm_head_top_k, rms_norm, silu_mul, tap_columns,
+    few_gate, lm_head_top_k, rms_norm, silu_mul, tap_columns,
 };
 use kd_kernels::{HeadProduct, KernelError, Kernels};
 
 use super::DraftDims;
-use crate::cuda::kernels::{Products, int};
+use crate::cuda::kernels::{Products, built, int};
 
 /// Every launcher of a draft.
 #[derive(Debug)]
@@ -22,6 +22,8 @@ pub(super) struct DraftKernels {
     pub(super) heads: drafter_heads::DrafterHeads,
     pub(super) attention: drafter_attention::DrafterAttention,
     pub(super) merge: drafter_merge::DrafterMerge,
+    /// For few rows the MLP's first product and its activation, where its sizes have it; else two launches.
+    pub(super) few_gate: Option<few_gate::FewGate>,
     pub(super) gate: silu_mul::SiluMul,
     pub(super) lm_head: HeadProduct,
     pub(super) top_k: lm_head_top_k::LmHeadTopK,
@@ -48,6 +50,7 @@ impl DraftKernels {
                 drafter_attention::Dims { d, n, g, blk, splits },
             )?,
             merge: drafter_merge::DrafterMerge::load(kernels, merge)?,
+            few_gate: built(few_gate::FewGate::load(kernels, few_gate::Dims { k: h, i }))?,
             gate: silu_mul::SiluMul::load(kernels, silu_mul::Dims { i })?,
             lm_head: HeadProduct::load(kernels, h)?,
             top_k: lm_head_top_k::LmHeadTopK::load(kernels, lm_head_top_k::Dims { v })?,

@@ -3,7 +3,7 @@
 use half::bf16;
 use kd_attn::PAGE_TOKENS;
 use kd_kernels::families::{
-    add_rms_norm, draft_block, drafter_attention, drafter_heads, drafter_merge, embed, lm_head,
+    add_rms_norm, draft_block, drafter_attention, drafter_heads, drafter_merge, embed, few_gate, lm_head,
     lm_head_top_k, rms_norm, silu_mul,
 };
 use kd_kernels::ranks::Exchange;
@@ -16,6 +16,7 @@ use super::rows::TOP;
 use super::weights::DraftDeviceLayer;
 use super::{DraftDims, Gains};
 use crate::cuda::CudaError;
+use crate::cuda::layer::GATE_ROWS;
 use crate::cuda::memory::{head, head_mut, part};
 use crate::cuda::upload::DeviceMatrix;
 
@@ -137,13 +138,19 @@ impl Pass<'_> {
         let rows = self.rows();
         let Self { stream, dims, kernels, memory, .. } = self;
         let x = head(stream, &memory.normed, [rows, dims.hidden])?;
-        let gate_up = head_mut(stream, &mut memory.gate_up, [rows, 2 * dims.width])?;
-        kernels.products.launch(stream, &mut memory.scratch, x, layer.gate_up.tensor(stream)?, gate_up)?;
-        let args = silu_mul::Args {
-            gate_up: head(stream, &memory.gate_up, [rows, 2 * dims.width])?,
-            y: head_mut(stream, &mut memory.gated, [rows, dims.width])?,
-        };
-        kernels.gate.launch(stream, Choice::Auto, args)?;
+        let w = layer.gate_up.tensor(stream)?;
+        if let Some(gate) = kernels.few_gate.as_ref().filter(|_| rows <= GATE_ROWS) {
+            let y = head_mut(stream, &mut memory.gated, [rows, dims.width])?;
+            gate.launch(stream, Choice::Auto, few_gate::Args { x, w, y })?;
+        } else {
+            let gate_up = head_mut(stream, &mut memory.gate_up, [rows, 2 * dims.width])?;
+            kernels.products.launch(stream, &mut memory.scratch, x, w, gate_up)?;
+            let args = silu_mul::Args {
+                gate_up: head(stream, &memory.gate_up, [rows, 2 * dims.width])?,
+                y: head_mut(stream, &mut memory.gated, [rows, dims.width])?,
+            };
+            kernels.gate.launch(stream, Choice::Auto, args)?;
+        }
         let gated = head(stream, &memory.gated, [rows, dims.width])?;
         let out = head_mut(stream, &mut memory.part, [rows, dims.hidden])?;
         Ok(kernels.products.launch(stream, &mut memory.scratch, gated, layer.down.tensor(stream)?, out)?)
