@@ -6,8 +6,8 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "tree_mla",
-    contract: "5b77c38f361bc646",
-    variants: &["c8", "c16", "g64", "m64", "n8", "n16"],
+    contract: "3f6e4ac3df59530c",
+    variants: &["d8", "c8", "d16", "c16", "g64", "g8", "m64", "n8", "n16"],
     cooperative: false,
     pdl: true,
 };
@@ -27,6 +27,8 @@ pub struct Args<'a> {
     pub q: TensorRef<'a, ::half::bf16, 3>,
     /// `bf16[X, 64, C + R]`, read.
     pub pages: TensorRef<'a, ::half::bf16, 3>,
+    /// `bf16[T * H, C + R]`, read.
+    pub queries: TensorRef<'a, ::half::bf16, 2>,
     /// `bf16[64 * X, C + R]`, read.
     pub entries: TensorRef<'a, ::half::bf16, 2>,
     /// `i32[B, P]`, read.
@@ -110,6 +112,8 @@ impl TreeMla {
         shapes.expect("q", 2, args.q.dim(2), "C + R", || arith::add(c, r))?;
         shapes.expect("pages", 1, args.pages.dim(1), "64", || Some(64))?;
         shapes.expect("pages", 2, args.pages.dim(2), "C + R", || arith::add(c, r))?;
+        shapes.expect("queries", 0, args.queries.dim(0), "T * H", || arith::mul(t, h))?;
+        shapes.expect("queries", 1, args.queries.dim(1), "C + R", || arith::add(c, r))?;
         shapes
             .expect("entries", 0, args.entries.dim(0), "64 * X", || arith::mul(64, x))?;
         shapes.expect("entries", 1, args.entries.dim(1), "C + R", || arith::add(c, r))?;
@@ -135,6 +139,7 @@ impl TreeMla {
         let mut params = Params::new();
         params.push(&args.q);
         params.push(&args.pages);
+        params.boxes(unit.loaded, &args.queries, ["TILE", "BOX"])?;
         params.boxes(unit.loaded, &args.entries, ["STEP", "BOX"])?;
         params.push(&args.table);
         params.push(&args.starts);
@@ -180,6 +185,13 @@ fn preferred(
 ) -> Option<bool> {
     Some(
         match variant {
+            "d8" => {
+                arith::mul(t, h)?
+                    <= arith::max(
+                        8,
+                        arith::min(96, arith::div(4160, arith::max(1, p)?)?)?,
+                    )?
+            }
             "c8" => {
                 arith::mul(t, h)?
                     <= arith::max(
@@ -187,6 +199,7 @@ fn preferred(
                         arith::min(96, arith::div(4160, arith::max(1, p)?)?)?,
                     )?
             }
+            "d16" => t > b && arith::mul(t, h)? <= 72,
             "c16" => {
                 t > b
                     && arith::mul(t, h)?
@@ -208,6 +221,7 @@ fn preferred(
                         )?,
                     )?
             }
+            "g8" => arith::mul(t, h)? <= arith::mul(12, b)?,
             "m64" => {
                 arith::mul(t, h)?
                     > arith::max(
