@@ -9,17 +9,15 @@
 family! { tree_mla, template "attn/tree_mla.cuh";
   dims    { H = heads / tp, C = kv_lora_rank, R = rope_dim }
   variant d8  { MT = 0, NT = 1, ST = 32, GO = 2, CLUSTER = 4, CTAS = 1, GROUPS = 0 } on sm_90a when H <= 8
-    prefer T * H <= max(8, min(96, 4160 / max(1, P)))
+    prefer T * H <= max(8, 250 / (4 + P / 8)) && P <= 768
+  variant g8  { MT = 0, NT = 1, ST = 4, GO = 1, CLUSTER = 1, CTAS = 1, GROUPS = 3 } on sm_90a when C == 512 && R == 64 && H == 8
+    prefer T * H <= max(16 * B, min(2112, 20800 / max(1, P)))
+  variant g64 { MT = 4, NT = 0, ST = 4, GO = 1, CLUSTER = 1, CTAS = 1, GROUPS = 4 } on sm_90a when C == 512 && R == 64 && H % 8 == 0
+    prefer T * H > min(max(16 * B, min(2112, 20800 / max(1, P))), max(12 * B, max(96, min(1024, 4608 / max(1, P)))))
   variant c8  { MT = 0, NT = 1, ST = 16, GO = 1, CLUSTER = 4, CTAS = 1, GROUPS = 0 } when H <= 8
     prefer T * H <= max(8, min(96, 4160 / max(1, P)))
-  variant d16 { MT = 0, NT = 2, ST = 20, GO = 2, CLUSTER = 2, CTAS = 1, GROUPS = 0 } on sm_90a when H <= 8
-    prefer T > B && T * H <= 72
   variant c16 { MT = 0, NT = 2, ST = 8, GO = 1, CLUSTER = 2, CTAS = 1, GROUPS = 0 } when H <= 8
     prefer T > B && T * H <= max(96, min(1088, 70 + 20200 / max(1, P)))
-  variant g64 { MT = 4, NT = 0, ST = 4, GO = 1, CLUSTER = 1, CTAS = 1, GROUPS = 4 } on sm_90a when C == 512 && R == 64 && H % 8 == 0
-    prefer T * H > max(12 * B, max(96, min(1024, 4608 / max(1, P))))
-  variant g8  { MT = 0, NT = 1, ST = 4, GO = 1, CLUSTER = 1, CTAS = 1, GROUPS = 3 } on sm_90a when C == 512 && R == 64 && H == 8
-    prefer T * H <= 12 * B
   variant m64 { MT = 4, NT = 0, ST = 4, GO = 1, CLUSTER = 1, CTAS = 1, GROUPS = 0 }
     prefer T * H > max(12 * B, max(96, min(1024, 4608 / max(1, P))))
   variant n8  { MT = 0, NT = 1, ST = 5, GO = 1, CLUSTER = 1, CTAS = 2, GROUPS = 0 } when H <= 8

@@ -6,8 +6,8 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "tree_mla",
-    contract: "3f6e4ac3df59530c",
-    variants: &["d8", "c8", "d16", "c16", "g64", "g8", "m64", "n8", "n16"],
+    contract: "5c1c23c6e9f696eb",
+    variants: &["d8", "g8", "g64", "c8", "c16", "m64", "n8", "n16"],
     cooperative: false,
     pdl: true,
 };
@@ -189,7 +189,30 @@ fn preferred(
                 arith::mul(t, h)?
                     <= arith::max(
                         8,
-                        arith::min(96, arith::div(4160, arith::max(1, p)?)?)?,
+                        arith::div(250, arith::add(4, arith::div(p, 8)?)?)?,
+                    )? && p <= 768
+            }
+            "g8" => {
+                arith::mul(t, h)?
+                    <= arith::max(
+                        arith::mul(16, b)?,
+                        arith::min(2112, arith::div(20800, arith::max(1, p)?)?)?,
+                    )?
+            }
+            "g64" => {
+                arith::mul(t, h)?
+                    > arith::min(
+                        arith::max(
+                            arith::mul(16, b)?,
+                            arith::min(2112, arith::div(20800, arith::max(1, p)?)?)?,
+                        )?,
+                        arith::max(
+                            arith::mul(12, b)?,
+                            arith::max(
+                                96,
+                                arith::min(1024, arith::div(4608, arith::max(1, p)?)?)?,
+                            )?,
+                        )?,
                     )?
             }
             "c8" => {
@@ -199,7 +222,6 @@ fn preferred(
                         arith::min(96, arith::div(4160, arith::max(1, p)?)?)?,
                     )?
             }
-            "d16" => t > b && arith::mul(t, h)? <= 72,
             "c16" => {
                 t > b
                     && arith::mul(t, h)?
@@ -211,17 +233,6 @@ fn preferred(
                             )?,
                         )?
             }
-            "g64" => {
-                arith::mul(t, h)?
-                    > arith::max(
-                        arith::mul(12, b)?,
-                        arith::max(
-                            96,
-                            arith::min(1024, arith::div(4608, arith::max(1, p)?)?)?,
-                        )?,
-                    )?
-            }
-            "g8" => arith::mul(t, h)? <= arith::mul(12, b)?,
             "m64" => {
                 arith::mul(t, h)?
                     > arith::max(

@@ -113,7 +113,19 @@ impl CacheKernels {
         pages: LayerPages<'_>,
         own: Attended<'_>,
     ) -> Result<(), KernelError> {
-        let Attended { q, queries, table, starts, committed, ancestors, scratch, scale, queue, part_o, part_ml } = own;
+        let Attended {
+            q,
+            queries,
+            table,
+            starts,
+            committed,
+            ancestors,
+            scratch,
+            scale,
+            queue,
+            part_o,
+            part_ml,
+        } = own;
         match (self, pages.all) {
             (Self::Bf16 { tree, .. }, Pages::Bf16(data)) => {
                 let (rows, width) = (pages.count * PAGE_TOKENS, dims.attention.cache_width());
