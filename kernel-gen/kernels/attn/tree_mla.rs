@@ -2,8 +2,8 @@
 /// Stream `b` has the rows `starts[b] .. starts[b + 1]` of the pass, the first of them the root, and `committed[b]` tokens in
 /// the pages `table[b]`; rows from `starts[B]` on are padding. `q` holds absorbed queries, `scratch` the entries of the rows
 /// themselves, `ancestors` 128 bits a row (bit `i`: node `i + 1`, itself included; the root is implied, its own are not read).
-/// `entries` are those of
-/// `pages`, one below the other. A row sees all committed tokens, the root and its ancestors, and only what it sees is ever read.
+/// `queries` and `entries` are
+/// `q` and `pages`, one row below the other. Of its operands only `q` and `scratch` may come from the kernel in front. A row sees all committed tokens, the root and its ancestors, and only what it sees is ever read.
 /// The partial results take one row for each leaf, node and head of each stream; `Z` is how many there is room for. CTAs take
 /// work items from `queue`, which must be zero, and is again after `tree_mla_merge`; clusters have theirs dealt.
 family! { tree_mla, template "attn/tree_mla.cuh";
