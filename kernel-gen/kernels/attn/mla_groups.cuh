@@ -1,6 +1,7 @@
-// Wide tiles of tree_mla by warpgroups: sm_90a only. A CTA has a tile of 64 rows and blocks of 64 keys, which are a page.
+// Tiles of tree_mla by warpgroups: sm_90a only. A CTA has a tile of 64 rows, or of 8, and blocks of 64 keys, which are a page.
 //
-// One warpgroup asks for keys and looks up items, one scores and weighs, two mix half of the columns each. So items follow one
+// One warpgroup asks for keys and looks up items, one scores and weighs, two mix half of the columns each; one mixes all of a narrow
+// tile (attn/mla_groups_narrow.cuh). So items follow one
 // another without a barrier of the CTA: while the last block of one is mixed and its results leave, the next is scored.
 //
 // Steps of 16 keys, their quarters and bases are those of all other tiles: a quarter of a block's scores is one chain of products,
@@ -23,22 +24,25 @@ struct Boxes {
   static constexpr int BYTES = PAGE * 128;              // of a box
   static constexpr int LATENTS = U::C / 64, ALL = U::W / 64;
   static constexpr int PARTS = 4;                       // of a block, which are waited for and freed on their own
-  static constexpr int MIXERS = 2, CHUNKS = PARTS / MIXERS;
-  static_assert(U::C == 512 && U::R == 64 && U::ROWS == PAGE && S::RING_COUNT == (3 * ALL + 1) * BYTES, "boxes");
+  static constexpr int MIXERS = U::GROUPS - 2, CHUNKS = PARTS / MIXERS;
+  static constexpr int QUERIES = U::QUERIES, TILE = U::ROWS * 128;  // items whose queries are kept; bytes of a box of them
+  static_assert(U::C == 512 && U::R == 64 && S::RING_COUNT == 2 * ALL * BYTES + (QUERIES * ALL + 1) * TILE, "boxes");
 
   __device__ __forceinline__ static uint8_t* block(int slot) { return S::ring() + slot * (ALL * BYTES); }
-  __device__ __forceinline__ static uint8_t* queries() { return block(2); }
-  __device__ __forceinline__ static uint8_t* weights() { return block(3); }
+  __device__ __forceinline__ static uint8_t* queries(int turn) { return block(2) + turn % QUERIES * (ALL * TILE); }
+  __device__ __forceinline__ static uint8_t* weights() { return block(2) + QUERIES * (ALL * TILE); }
   // Vector `vec` of row `row` of a box, in bytes.
   __device__ __forceinline__ static uint32_t vector(int row, int vec) { return row * 128 + (vec ^ row % 8) * 16; }
 
   // Barriers: part `part` of a block has arrived, is free; queries have arrived, are free; weights are there, are free.
   __device__ __forceinline__ static uint64_t* full(int slot, int part) { return S::arrived() + slot * PARTS + part; }
   __device__ __forceinline__ static uint64_t* empty(int slot, int part) { return S::arrived() + (2 + slot) * PARTS + part; }
-  __device__ __forceinline__ static uint64_t* asked() { return S::ready(); }
-  __device__ __forceinline__ static uint64_t* scored() { return S::ready() + 1; }
-  __device__ __forceinline__ static uint64_t* weighed() { return S::ready() + 2; }
-  __device__ __forceinline__ static uint64_t* mixed() { return S::ready() + 3; }
+  __device__ __forceinline__ static uint64_t* asked(int turn) { return S::ready() + turn % QUERIES; }
+  __device__ __forceinline__ static uint64_t* scored(int turn) { return S::ready() + QUERIES + turn % QUERIES; }
+  __device__ __forceinline__ static uint64_t* weighed() { return S::ready() + 2 * QUERIES; }
+  __device__ __forceinline__ static uint64_t* mixed() { return S::ready() + 2 * QUERIES + 1; }
+  // Of the barriers of item `turn`.
+  __device__ __forceinline__ static uint32_t parity(int turn) { return turn / QUERIES & 1; }
 
   // The same in all of a warp, and known to be, so that operands of products are worked out once for it.
   __device__ __forceinline__ static int same(int value) { return __shfl_sync(0xffffffffu, value, 0); }
@@ -49,8 +53,7 @@ struct Boxes {
       ptx::barrier_init(S::arrived() + i, STEPS);
       ptx::barrier_init(S::arrived() + 2 * PARTS + i, ptx::warp_arrivals(4));
     }
-    ptx::barrier_init(asked(), ptx::warp_arrivals(2));
-    ptx::barrier_init(scored(), ptx::warp_arrivals(4));
+    for (int i = 0; i < QUERIES; ++i) ptx::barrier_init(asked(i), 1), ptx::barrier_init(scored(i), ptx::warp_arrivals(4));
     ptx::barrier_init(weighed(), ptx::warp_arrivals(4));
     ptx::barrier_init(mixed(), ptx::warp_arrivals(4 * MIXERS));
     ptx::barriers_ready();
@@ -68,14 +71,14 @@ struct alignas(16) Mix {
   int steps, turn, first, last;
 };
 
-// Asks for queries and keys, and looks up items: four warps. The first asks for boxes, the second looks up, the others take
+// Asks for queries and keys, and looks up items: four warps. The first asks for boxes, the second looks up, the third asks for
 // queries; each takes a step of a block that is gathered.
 template <class U, class S>
 struct Supply {
   using B = Boxes<U, S>;
 
-  const ptx::TensorMap& entries;
-  const __nv_bfloat16 *pages, *scratch, *q;
+  const ptx::TensorMap &entries, &queries;
+  const __nv_bfloat16 *pages, *scratch;
 
   // A page, as block `block` of the CTA. By one warp.
   __device__ __forceinline__ void ask(int block, int page) const {
@@ -93,47 +96,20 @@ struct Supply {
         ptx::tensor_load(B::block(slot) + B::LATENTS * B::BYTES, entries, 64 * B::LATENTS, page * PAGE, full);
     }
   }
-  // Copies 16 rows, lanes 2i and 2i + 1 the one that lies at their `from`, to row `row` and the next of boxes `to`.
-  __device__ __forceinline__ static void copy(const __nv_bfloat16* from, uint8_t* to, int row) {
-    const int lane = threadIdx.x % 32, own = row + lane / 2;
-    const uint32_t box = ptx::shared_address(to);
-#pragma unroll 4
-    for (int i = 0; i < B::ALL * 4; ++i) {
-      const int vec = 2 * i + lane % 2;
-      ptx::copy16(box + vec / 8 * B::BYTES + B::vector(own, vec % 8), from + 8 * vec);
-    }
+  // An item's queries, and whatever rows are behind the tile's last; nothing but word that no items are left. By one thread.
+  __device__ __forceinline__ void ask_queries(const Work& work, int turn) const {
+    if (work.steps < 0) return ptx::barrier_arrive(B::asked(turn));
+    ptx::barrier_arrive_expect(B::asked(turn), B::ALL * B::TILE);
+    const int row = work.stream.first * U::H + work.row;
+    for (int i = 0; i < B::ALL; ++i) ptx::tensor_load(B::queries(turn) + i * B::TILE, queries, 64 * i, row, B::asked(turn));
   }
-  // Rows of a node's own step are multiplied for all rows of the tile, with weight zero where they do not see it, and zero times NaN is
-  // NaN. So of an entry that is not finite only the key stays, as NaN: rows that see it have NaN scores, others notice nothing. Each
-  // lane looks at what it has copied.
-  __device__ __forceinline__ static void contain(uint8_t* to, int row) {
-    const int lane = threadIdx.x % 32, own = row + lane / 2;
-    int bad = 0;
-#pragma unroll 1
-    for (int i = 0; i < B::ALL * 4; ++i) {
-      const int vec = 2 * i + lane % 2;
-      const uint4 four = *reinterpret_cast<const uint4*>(to + vec / 8 * B::BYTES + B::vector(own, vec % 8));
-      const uint32_t words[4] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-      for (int j = 0; j < 4; ++j) bad |= (words[j] & 0x7f80u) == 0x7f80u | (words[j] & 0x7f800000u) == 0x7f800000u;
-    }
-    bad |= __shfl_xor_sync(0xffffffffu, bad, 1);
-    if (bad == 0) return;
-#pragma unroll 1
-    for (int i = 0; i < B::ALL * 4; ++i) {
-      const int vec = 2 * i + lane % 2;
-      const uint32_t word = vec / 8 < B::LATENTS ? 0u : 0x7fc07fc0u;
-      *reinterpret_cast<uint4*>(to + vec / 8 * B::BYTES + B::vector(own, vec % 8)) = make_uint4(word, word, word, word);
-    }
+
+  // Where this lane has vector lane % 8 of row `row` + lane / 8 of a step's first box, of warp `warp`.
+  __device__ __forceinline__ static uint8_t* vector(uint8_t* block, int warp, int row) {
+    const int lane = threadIdx.x % 32;
+    return block + B::vector(KEYS * warp + row + lane / 8, lane % 8);
   }
-  // What this thread has copied is there, for products too.
-  __device__ __forceinline__ static void arrive_copied() {
-    ptx::copy_commit();
-    ptx::copy_wait<0>();
-    ptx::copies_after_accesses();
-    __syncwarp();
-  }
-  // This warp's step of block `block`, which is step `number` of the item.
+  // Asks for this warp's step of block `block`, which is step `number` of the item, if there is one.
   __device__ __forceinline__ void gather_step(const Work& work, int turn, int block, int number) const {
     const int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, slot = block & 1;
 #pragma unroll 1
@@ -146,24 +122,55 @@ struct Supply {
       else
         place = gather<U, S>(work, turn, number - work.trunk, step);
       if (lane == 0) B::step_of(slot, warp) = step;
-      place = __shfl_sync(0xffffffffu, place, lane / 2);
-      copy(place < 0 ? scratch + int64_t(~place) * U::W : pages + int64_t(place) * U::W, B::block(slot), KEYS * warp);
-      ptx::copy_commit();
-      ptx::copy_wait<0>();
-      if (number >= work.trunk) contain(B::block(slot), KEYS * warp);
+#pragma unroll 1
+      for (int row = 0; row < KEYS; row += 4) {
+        const int own = __shfl_sync(0xffffffffu, place, row + lane / 8);
+        const __nv_bfloat16* from = (own < 0 ? scratch + int64_t(~own) * U::W : pages + int64_t(own) * U::W) + lane % 8 * 8;
+        const uint32_t to = ptx::shared_address(vector(B::block(slot), warp, row));
+#pragma unroll
+        for (int i = 0; i < B::ALL; ++i) ptx::copy16(to + i * B::BYTES, from + 64 * i);
+      }
+    }
+    ptx::copy_commit();
+  }
+  // Rows of a node's own step are multiplied for all rows of the tile, with weight zero where they do not see it, and zero times NaN is
+  // NaN. So of an entry that is not finite only the key stays, as NaN: rows that see it have NaN scores, others notice nothing. Each
+  // lane looks at what it has copied.
+  __device__ __forceinline__ static void contain(uint8_t* block, int warp) {
+#pragma unroll 1
+    for (int row = 0; row < KEYS; row += 4) {
+      uint8_t* own = vector(block, warp, row);
+      uint32_t most = 0;
+#pragma unroll 3
+      for (int i = 0; i < B::ALL; ++i) {
+        const uint4 four = *reinterpret_cast<const uint4*>(own + i * B::BYTES);
+        const uint32_t words[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+        for (int j = 0; j < 4; ++j) most = __vmaxu2(most, words[j] & 0x7fff7fffu);
+      }
+#pragma unroll
+      for (int by = 1; by < 8; by *= 2) most = __vmaxu2(most, __shfl_xor_sync(0xffffffffu, most, by));
+      if ((most & 0xffffu) < 0x7f80u && most >> 16 < 0x7f80u) continue;
+#pragma unroll 1
+      for (int i = 0; i < B::ALL; ++i) {
+        const uint32_t word = i < B::LATENTS ? 0u : 0x7fc07fc0u;
+        *reinterpret_cast<uint4*>(own + i * B::BYTES) = make_uint4(word, word, word, word);
+      }
+    }
+  }
+  // What this warp asked for of block `block` is there, and of earlier blocks; NEWER: of all but the one after it.
+  template <int NEWER>
+  __device__ __forceinline__ void finish_step(const Work& work, int block, int number) const {
+    const int slot = block & 1;
+    ptx::copy_wait<NEWER>();
+    if (number < work.steps) {
+      __syncwarp();
+      if (U::ROWS > U::H && number >= work.trunk) contain(B::block(slot), threadIdx.x / 32 % 4);
       ptx::copies_after_accesses();
       __syncwarp();
     }
-    if (lane == 0)
+    if (threadIdx.x % 32 == 0)
       for (int part = 0; part < B::PARTS; ++part) ptx::barrier_arrive(B::full(slot, part));
-  }
-  // Half of an item's queries. Rows beyond the tile's repeat its last.
-  __device__ __forceinline__ void take_queries(const Work& work, int half) const {
-    const int64_t first = int64_t(work.stream.first) * U::H + work.row;
-#pragma unroll 1
-    for (int row = 32 * half; row < 32 * half + 32; row += KEYS)
-      copy(q + (first + ::min(row + int(threadIdx.x) % 32 / 2, work.rows - 1)) * U::W, B::queries(), row);
-    arrive_copied();
   }
 
   template <class Next>
@@ -175,10 +182,9 @@ struct Supply {
     for (int turn = 0, block = 0;; ++turn) {
       const Work& work = work_of<S>(turn);
       const int steps = work.steps;
-      if (warp >= 2) {
-        ptx::barrier_wait(B::scored(), turn & 1 ^ 1);
-        if (steps >= 0) take_queries(work, warp - 2);
-        ptx::barrier_arrive_warp(B::asked(), threadIdx.x % 32);
+      if (warp == 2) {
+        ptx::barrier_wait(B::scored(turn), B::parity(turn) ^ 1);
+        if (ptx::elect_one()) ask_queries(work, turn);
       }
       if (steps < 0) break;
       if (warp == 1) set_up(turn + 1);
@@ -190,8 +196,14 @@ struct Supply {
       if (boxes < blocks) {
         // Boxes have been asked for: no phase of a barrier is taken for one before it.
         ptx::named_barrier<128>(1);
+        gather_step(work, turn, block + boxes, B::STEPS * boxes + warp);
 #pragma unroll 1
-        for (int i = boxes; i < blocks; ++i) gather_step(work, turn, block + i, B::STEPS * i + warp);
+        for (int i = boxes; i < blocks; ++i) {
+          // The next one's copies begin while this one's are looked at.
+          if (i + 1 < blocks) gather_step(work, turn, block + i + 1, B::STEPS * (i + 1) + warp);
+          else ptx::copy_commit();
+          finish_step<1>(work, block + i, B::STEPS * i + warp);
+        }
       }
       block += blocks;
       // The next item is known.
@@ -210,7 +222,7 @@ struct Scorer {
 
   // A quarter of a block's scores.
   __device__ __forceinline__ static void quarter(Scores& s, int slot, int number) {
-    const uint32_t queries = ptx::low_of_rows(ptx::shared_address(B::queries()));
+    const uint32_t queries = ptx::low_of_rows(ptx::shared_address(B::queries(0)));
     const uint32_t keys = ptx::low_of_rows(ptx::shared_address(B::block(slot)));
 #pragma unroll
     for (int k = 0; k < Quarter<U>::STEPS; ++k) {
@@ -261,7 +273,7 @@ struct Scorer {
   __device__ __forceinline__ void run(float* part_ml, int Z) {
 #pragma unroll 1
     for (int turn = 0, block = 0;; ++turn) {
-      ptx::barrier_wait(B::asked(), turn & 1);
+      ptx::barrier_wait(B::asked(turn), B::parity(turn));
       const Work& work = work_of<S>(turn);
       const int steps = B::same(work.steps);
       if (steps < 0) {
@@ -281,7 +293,7 @@ struct Scorer {
         const float factor = work.factor;
         const int trunk = work.trunk;
         const bool last = first + B::STEPS >= steps;
-        if (last) ptx::barrier_arrive_warp(B::scored(), lane);
+        if (last) ptx::barrier_arrive_warp(B::scored(turn), lane);
         const bool whole = first + B::STEPS <= trunk;
         uint2 weights[B::STEPS][2];
         float keep[B::STEPS][2];
@@ -454,28 +466,6 @@ struct Mixer {
     }
   }
 };
-
-// The items of a CTA.
-template <class U, class S, class Next>
-__device__ __forceinline__ void group_items(const Supply<U, S>& supply, Next set_up, float* part_o, float* part_ml, int Z) {
-  static_assert(U::BLOCK == 512, "four warpgroups");
-  if (threadIdx.x == 0) Boxes<U, S>::prepare();
-  __syncthreads();
-  const int group = __shfl_sync(0xffffffffu, int(threadIdx.x) / 128, 0);
-  if (group == 0) {
-    ptx::give_registers<32>();
-    supply.run(set_up);
-  } else if (group == 1) {
-    ptx::take_registers<160>();
-    Scorer<U, S> scorer;
-    scorer.run(part_ml, Z);
-  } else {
-    ptx::take_registers<160>();
-    Mixer<U, S> mixer;
-    mixer.mixer = group - 2;
-    mixer.run(part_o, Z);
-  }
-}
 
 }  // namespace mla
 }  // namespace kd

@@ -10,7 +10,7 @@
 #pragma once
 
 #include "attn/mla_cluster.cuh"
-#include "attn/mla_groups.cuh"
+#include "attn/mla_groups_narrow.cuh"
 #include "attn/mla_narrow.cuh"
 #include "attn/mla_wide_items.cuh"
 #include "ptx/pdl.cuh"
@@ -95,52 +95,88 @@ __device__ __forceinline__ void narrow_items(Feed<U, S> feed, Next set_up, float
   }
 }
 
-// The items of a cluster.
+// The items of a cluster: one warp supplies keys and looks up items, for all of a CTA's own.
 template <class U, class S, class Next>
-__device__ __forceinline__ void shared_items(Blocks<U, S> keys, Next set_up, float* part_o, float* part_ml, int Z) {
+__device__ __forceinline__ void shared_items(const Blocks<U, S>& keys, const __nv_bfloat16* q, Next set_up, float* part_o, float* part_ml, int Z) {
   using D = Division<U>;
-  const int warp = threadIdx.x / 32;
-  if (threadIdx.x == 0) Shared<U, S>::prepare(keys.entries);
-  ptx::cluster_arrive();  // others may send to this CTA
-  // Nothing that an item is looked up by comes from the kernel in front.
-  if (warp == 7) set_up(0);
-  Shared<U, S> rows(keys.rank);
+  using Keys = Blocks<U, S>;
+  constexpr int THREADS = 32 * Keys::WARPS;
+  static_assert(U::BLOCK == THREADS + 32, "a warp that supplies");
+  if (threadIdx.x == THREADS) Shared<U, S>::prepare(keys.entries);
   __syncthreads();
+  ptx::cluster_arrive();  // others may send to this CTA
+  if (threadIdx.x >= THREADS) {
+    // Nothing that an item is looked up by, and no page, comes from the kernel in front.
+    set_up(0);
+    Keys::tell(0);
+    keys.supply(set_up);
+    ptx::cluster_wait();
+    return;
+  }
+  Shared<U, S> rows(keys.rank);
+  const int lane = threadIdx.x % 32;
   ptx::cluster_wait();
   ptx::grid_dependency_wait();
   ptx::grid_dependency_launch();
 #pragma unroll 1
-  for (int turn = 0, used = 0;; ++turn) {
+  for (int turn = 0, block = 0;; ++turn) {
+    ptx::barrier_wait(Keys::known(turn), turn / 4 & 1);
     const Work& work = work_of<S>(turn);
-    const int steps = work.steps;
+    const int steps = work.steps, trunk = work.trunk;
     if (steps < 0) break;
-    keys.fill(used, turn);
-    keys.wait(used);
-    __syncthreads();
-    rows.take_queries(used++);
-    if (warp == 7) set_up(turn + 1);
-    int sent = used - turn - 1;  // blocks of scores
+    const float factor = work.factor;
+    if (turn == 0) rows.take_queries(work, q);
+    // What is no box: the blocks behind those of whole pages.
+    const int whole = trunk / D::STEPS, blocks = (steps + D::STEPS - 1) / D::STEPS;
+    int copied = whole;
+    for (; copied < ::min(blocks, D::RING); ++copied) keys.copy_steps(work, turn, copied, block + copied);
+    ptx::copy_commit();
+    rows.clear();
+    // The item before is mixed.
+    if (turn > 0) ptx::named_barrier<THREADS>(1);
 #pragma unroll 1
-    for (int first = 0; first < steps; first += D::STEPS, ++used, ++sent) {
-      keys.wait(used);
-      // The block is there, and the one before it no longer needed.
-      __syncthreads();
-      keys.fill(used, turn + 1);
-      const int number = first + rows.own;
-      const bool live = number < steps;
+    for (int number = 0; number < blocks; number += U::GO) {
+      const int live = ::min(U::GO, blocks - number), first = number * D::STEPS;
+      if (number + live > whole) {
+        ptx::copy_wait<0>();
+        ptx::named_barrier<THREADS>(1);
+      }
       typename Shared<U, S>::Scores s = {};
-      if (live) rows.score(used, s);
-      rows.exchange(sent, s);
-      const Step step = number < work.trunk || !live ? Step{0, U::ROWS, KEYS} : Blocks<U, S>::step_of(used, rows.own);
-      if (rows.weigh(sent, s, work.factor, step, live, first == 0))
-        rows.template mix<true>(used, sent, work.trunk - first, steps - first);
+      Step own[U::GO];
+      if (first + U::GO * D::STEPS <= steps) {
+#pragma unroll
+        for (int b = 0; b < U::GO; ++b) ptx::barrier_wait(Keys::full(block + number + b), Keys::parity(block + number + b));
+        rows.template score<U::GO>(block + number, s);
+#pragma unroll
+        for (int b = 0; b < U::GO; ++b) rows.send(b, 0, s[b]);
+      } else {
+#pragma unroll
+        for (int b = 0; b < U::GO; ++b) {
+          if (b >= live) break;
+          ptx::barrier_wait(Keys::full(block + number + b), Keys::parity(block + number + b));
+          if (first + b * D::STEPS + rows.own < steps) rows.template score<1>(block + number + b, s + b);
+          rows.send(b, 0, s[b]);
+        }
+      }
+      rows.look_up(first, block + number, trunk, steps, own);
+      for (; copied < ::min(blocks, number + D::RING); ++copied) keys.copy_steps(work, turn, copied, block + copied);
+      ptx::copy_commit();
+      rows.exchange(live, s);
+      const bool rise = rows.weigh(factor, number == 0, own, live, s);
+      if (number + live == blocks) {
+        // This item's queries are no longer needed.
+        ptx::barrier_wait(Keys::known(turn + 1), (turn + 1) / 4 & 1);
+        if (work_of<S>(turn + 1).steps >= 0) rows.take_queries(work_of<S>(turn + 1), q);
+      }
+      if (rise)
+        rows.template mix<true>(block + number, trunk - first, steps - first, live);
       else
-        rows.template mix<false>(used, sent, work.trunk - first, steps - first);
+        rows.template mix<false>(block + number, trunk - first, steps - first, live);
+      ++rows.go;
     }
-    __syncthreads();
-    rows.store(work, used - 1, part_o, part_ml, Z);
-    // The next item is known, and the last block's place is free.
-    __syncthreads();
+    rows.store(work, part_o, part_ml, Z);
+    ptx::barrier_arrive_warp(Keys::done(turn), lane);
+    block += blocks;
   }
 }
 
@@ -163,20 +199,20 @@ __device__ __forceinline__ void tree_mla_fp8(const __nv_bfloat16* q, const uint8
 
 template <class U, class S>
 __device__ __forceinline__ void tree_mla(const __nv_bfloat16* q, const __nv_bfloat16* pages,
-                                         const ptx::TensorMap& entries, const int32_t* table,
+                                         const ptx::TensorMap& queries, const ptx::TensorMap& entries, const int32_t* table,
                                          const int32_t* starts, const int32_t* committed, const uint64_t* ancestors,
                                          const __nv_bfloat16* scratch, float scale, int32_t* queue, float* part_o,
                                          float* part_ml, int T, int X, int B, int P, int Z) {
   using namespace mla;
   if constexpr (U::CLUSTER > 1) {
     const SetUp<U, S, Dealt<U::CLUSTER>> next = {pages, table, starts, committed, ancestors, scale, X, B, P, {}};
-    shared_items<U, S>({entries, pages, scratch, q, int(blockIdx.x) % U::CLUSTER}, next, part_o, part_ml, Z);
+    shared_items<U, S>({entries, pages, scratch, int(blockIdx.x) % U::CLUSTER}, q, next, part_o, part_ml, Z);
   } else {
     ptx::grid_dependency_wait();
     ptx::grid_dependency_launch();
     const SetUp<U, S, Taken> next = {pages, table, starts, committed, ancestors, scale, X, B, P, {queue}};
     if constexpr (U::GROUPS > 0)
-      group_items<U, S>({entries, pages, scratch, q}, next, part_o, part_ml, Z);
+      group_items<U, S>({entries, queries, pages, scratch}, next, part_o, part_ml, Z);
     else if constexpr (U::MT > 0)
       wide_items<U, S>({pages, scratch, q}, next, part_o, part_ml, Z);
     else

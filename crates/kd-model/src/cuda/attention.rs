@@ -115,6 +115,7 @@ impl TreeAttention<'_> {
         let pages = LayerPages { all: self.pages, layer: index, count: limits.pages };
         let own = Attended {
             q: head(stream, self.absorbed, [rows, a.heads, width])?,
+            queries: head(stream, self.absorbed, [rows * a.heads, width])?,
             table: TensorRef::new(stream, inputs.table_of(streams, held)?, [streams, held])?,
             starts: TensorRef::new(stream, inputs.starts(streams)?, [streams + 1])?,
             committed: TensorRef::new(stream, inputs.committed(streams)?, [streams])?,

@@ -113,7 +113,19 @@ impl CacheKernels {
         pages: LayerPages<'_>,
         own: Attended<'_>,
     ) -> Result<(), KernelError> {
-        let Attended { q, table, starts, committed, ancestors, scratch, scale, queue, part_o, part_ml } = own;
+        let Attended {
+            q,
+            queries,
+            table,
+            starts,
+            committed,
+            ancestors,
+            scratch,
+            scale,
+            queue,
+            part_o,
+            part_ml,
+        } = own;
         match (self, pages.all) {
             (Self::Bf16 { tree, .. }, Pages::Bf16(data)) => {
                 let (rows, width) = (pages.count * PAGE_TOKENS, dims.attention.cache_width());
@@ -123,6 +135,7 @@ impl CacheKernels {
                 let args = tree_mla::Args {
                     q,
                     pages,
+                    queries,
                     entries,
                     table,
                     starts,
@@ -211,6 +224,8 @@ pub(crate) struct LayerPages<'a> {
 /// The operands of tree attention beside the pages: see `tree_mla`.
 pub(crate) struct Attended<'a> {
     pub(crate) q: TensorRef<'a, bf16, 3>,
+    /// The same, a row for each row and head.
+    pub(crate) queries: TensorRef<'a, bf16, 2>,
     pub(crate) table: TensorRef<'a, i32, 2>,
     pub(crate) starts: TensorRef<'a, i32, 1>,
     pub(crate) committed: TensorRef<'a, i32, 1>,

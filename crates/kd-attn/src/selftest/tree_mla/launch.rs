@@ -237,10 +237,12 @@ impl Pass {
         match (&self.attention.tree, &self.pages) {
             (Tree::Bf16(tree), Pages::Bf16(data)) => {
                 let entries = TensorRef::new(stream, data.as_view(), [pages * PAGE_TOKENS, key])?;
+                let queries = TensorRef::new(stream, self.queries.view(), [rows * heads, key])?;
                 let pages = TensorRef::new(stream, data.as_view(), [pages, PAGE_TOKENS, key])?;
                 let args = tree_mla::Args {
                     q,
                     pages,
+                    queries,
                     entries,
                     table,
                     starts,
