@@ -86,20 +86,7 @@ impl Product {
     /// Drops every algorithm that gives other bits than the one for the most rows.
     fn keep_same_bits(&mut self, stream: &Stream) -> Result<(), KernelError> {
         let (rows, columns) = (PROBE.min(self.most), PROBE.min(self.n));
-        let values = Random::new(1).values(VALUES, 1.0);
-        let half = self.k.div_ceil(2);
-        let matrix = |rows: usize, width: usize, twice: f32| -> Vec<bf16> {
-            let value = |row: usize, i: usize| {
-                let value = values[(row * self.k + i % half) % VALUES];
-                if i < half { value } else { value * bf16::from_f32(twice) }
-            };
-            (0..rows)
-                .flat_map(|row| (0..width).map(move |i| (row, i)))
-                .map(|(row, i)| value(row, i))
-                .collect()
-        };
-        // The second half of each sum takes the first off again, so what is left is what was rounded on the way, in this order.
-        let (x, w) = (matrix(rows, self.stride, 1.0), matrix(columns, self.k, -1.0));
+        let (x, w) = (probe(rows, self.k, self.stride, false), probe(columns, self.k, self.k, true));
         let (x, w) = (upload(stream, &x)?, upload(stream, &w)?);
         let x = TensorRef::new(stream, x.as_view(), [rows, self.stride])?;
         let w = TensorRef::new(stream, w.as_view(), [columns, self.k])?;
@@ -207,6 +194,17 @@ impl Product {
 unsafe impl Send for Product {}
 // SAFETY: as for Send; the library allows concurrent calls with one handle.
 unsafe impl Sync for Product {}
+
+/// `rows` rows of `width` values, of which products take `k`. Sums of two such rows, one of them `mirrored`, take the first half of what
+/// they add off again: what is left is what was rounded on the way, in the order in which it was added.
+fn probe(rows: usize, k: usize, width: usize, mirrored: bool) -> Vec<bf16> {
+    let (values, half) = (Random::new(1).values(VALUES, 1.0), k.div_ceil(2));
+    let value = |row: usize, i: usize| {
+        let value = values[(row * k + i % half) % VALUES];
+        if mirrored && i >= half { -value } else { value }
+    };
+    (0..rows).flat_map(|row| (0..width).map(move |i| (row, i))).map(|(row, i)| value(row, i)).collect()
+}
 
 fn failed(n: usize, k: usize, error: CublasError) -> KernelError {
     KernelError::Driver { what: format!("cuBLASLt, product with [{n}, {k}]"), code: error.to_string() }
@@ -316,6 +314,36 @@ impl Drop for Layouts {
             if !layout.is_null() {
                 // SAFETY: made by `create_matrix_layout`, destroyed once.
                 let _ = unsafe { result::destroy_matrix_layout(layout) };
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The sum of products of two rows, `parts` runs of terms added one by one and then together.
+    fn sum(x: &[bf16], w: &[bf16], parts: usize) -> bf16 {
+        let terms: Vec<f32> = x.iter().zip(w).map(|(x, w)| x.to_f32() * w.to_f32()).collect();
+        let runs = terms.chunks(terms.len().div_ceil(parts)).map(|run| run.iter().sum::<f32>());
+        bf16::from_f32(runs.sum())
+    }
+
+    #[test]
+    fn a_probe_shows_in_which_order_it_was_added() {
+        for k in [1536, 7168] {
+            let (x, w) = (probe(16, k, k, false), probe(16, k, k, true));
+            let row = |from: &[bf16], at: usize| from[at * k..][..k].to_vec();
+            // Squares, row by row, are sums without rounding.
+            let pairs: Vec<_> = (0..256).map(|pair| (pair / 16, pair % 16)).filter(|(a, b)| a != b).collect();
+            let shows = |parts: usize, (a, b): (usize, usize)| {
+                let (x, w) = (row(&x, a), row(&w, b));
+                sum(&x, &w, 1).to_bits() != sum(&x, &w, parts).to_bits()
+            };
+            for parts in [3, 4, 8] {
+                let shown = pairs.iter().filter(|pair| shows(parts, **pair)).count();
+                assert!(shown > 200, "{shown} of 240 sums of {k} terms show {parts} parts");
             }
         }
     }
