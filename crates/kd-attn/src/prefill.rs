@@ -15,8 +15,7 @@ use crate::{KvCacheDtype, MlaConfig, PAGE_TOKENS};
 /// f32 values that a row and head keeps beside its sums of values: top and part of the sum of weights of four threads.
 const STATS: usize = 8;
 
-/// Keys for which cuBLASLt names the algorithm of expansions, unless blocks are larger: the bits of a key then do not depend
-/// on how many are expanded at a time.
+/// Keys that an expansion is planned for, unless blocks are larger: the bits of a key then do not depend on how large they are.
 const KEYS: usize = 8192;
 
 /// The kernels of one layer shape.

@@ -29,21 +29,21 @@ __device__ __forceinline__ void wgmma_add_low(float (&d)[16][4], uint32_t a, uin
 }
 // d[64][8] = a[64][16] * b[8][16]^T, or that added to d. Both are low_of_rows.
 __device__ __forceinline__ void wgmma_set_low(float (&d)[4], uint32_t a, uint32_t b) {
-  asm volatile(KD_LOW("%4", "%5") ".reg .pred add;\n\tsetp.ne.u32 add, 0, 0;\n\t"
+  asm volatile(KD_LOW("%4", "%5", "%6") ".reg .pred add;\n\tsetp.ne.u32 add, 0, 0;\n\t"
                                   "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, a, b, add, 1, 1, 0, 0;\n\t}"
                : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
-               : "r"(a), "r"(b));
+               : "r"(a), "r"(b), "n"(WGMMA_HIGH));
 }
 __device__ __forceinline__ void wgmma_add_low(float (&d)[4], uint32_t a, uint32_t b) {
-  asm volatile(KD_LOW("%4", "%5") "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, a, b, 1, 1, 1, 0, 0;\n\t}"
+  asm volatile(KD_LOW("%4", "%5", "%6") "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, a, b, 1, 1, 1, 0, 0;\n\t}"
                : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-               : "r"(a), "r"(b));
+               : "r"(a), "r"(b), "n"(WGMMA_HIGH));
 }
 // d[64][8] += a[16][64]^T * b[8][16]^T: `a` is low_of_columns, `b` low_of_rows.
 __device__ __forceinline__ void wgmma_add_low_columns(float (&d)[4], uint32_t a, uint32_t b) {
-  asm volatile(KD_LOW("%4", "%5") "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, a, b, 1, 1, 1, 1, 0;\n\t}"
+  asm volatile(KD_LOW("%4", "%5", "%6") "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, a, b, 1, 1, 1, 1, 0;\n\t}"
                : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-               : "r"(a), "r"(b));
+               : "r"(a), "r"(b), "n"(WGMMA_HIGH));
 }
 #undef KD_LOW
 

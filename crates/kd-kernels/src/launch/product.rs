@@ -10,16 +10,26 @@ use half::bf16;
 
 use super::{KernelError, Stream, TensorMut, TensorRef};
 use crate::Device;
+use crate::selftest::{Random, upload};
+
+/// Numbers of rows that cuBLASLt is asked for an algorithm for, besides the largest.
+const SIZES: [usize; 5] = [128, 256, 512, 1024, 2048];
+/// Rows and columns of products that algorithms are compared by.
+const PROBE: usize = 256;
+/// Distinct values of their operands.
+const VALUES: usize = 65_537;
 
 /// A product of rows with one matrix `[N, K]`.
 ///
-/// cuBLASLt is asked once, for the largest number of rows, and the algorithm that it names serves every number of rows:
-/// asked for each, it would add in another order for another number of rows. Algorithms that need a workspace or add
-/// parts of a sum atomically are excluded.
+/// A row's bits do not depend on how many rows there are. The algorithm that cuBLASLt names for the largest number of rows would serve
+/// every number; those that it names for fewer are faster there, and may add in another order. So each is compared with the first when
+/// the product is made, on sums that leave nothing but what rounding left, and is taken only if it gives the same bits. Algorithms that
+/// need a workspace or add parts of a sum atomically are excluded.
 #[derive(Debug)]
 pub struct Product {
     handle: Handle,
-    algorithm: sys::cublasLtMatmulAlgo_t,
+    /// With the most rows that each is for, fewest first.
+    algorithms: Vec<(usize, sys::cublasLtMatmulAlgo_t)>,
     operation: Operation,
     n: usize,
     k: usize,
@@ -46,22 +56,55 @@ impl Product {
         context.bind_to_thread().map_err(|error| KernelError::driver("cuCtxSetCurrent", error))?;
         let handle = Handle(result::create_handle().map_err(failed)?);
         let operation = Operation::new().map_err(failed)?;
-        let shape = Layouts::new(n, k, stride, most).map_err(failed)?;
         let preference = Preference::new().map_err(failed)?;
-        // SAFETY: every descriptor was made above and lives until the end of this function.
-        let found = unsafe {
-            result::get_matmul_algo_heuristic(
-                handle.0,
-                operation.0,
-                shape.w,
-                shape.x,
-                shape.y,
-                shape.y,
-                preference.0,
-            )
+        let named = |rows: usize| {
+            let shape = Layouts::new(n, k, stride, rows)?;
+            // SAFETY: every descriptor lives until the end of the call.
+            let found = unsafe {
+                result::get_matmul_algo_heuristic(
+                    handle.0,
+                    operation.0,
+                    shape.w,
+                    shape.x,
+                    shape.y,
+                    shape.y,
+                    preference.0,
+                )
+            };
+            found.map(|found| found.algo)
         };
-        let algorithm = found.map_err(failed)?.algo;
-        Ok(Self { handle, algorithm, operation, n, k, stride, most, context })
+        let largest = (most, named(most).map_err(failed)?);
+        let smaller: Result<Vec<_>, _> =
+            SIZES.into_iter().filter(|rows| *rows < most).map(|rows| Ok((rows, named(rows)?))).collect();
+        let mut algorithms = smaller.map_err(failed)?;
+        algorithms.push(largest);
+        let mut product = Self { handle, algorithms, operation, n, k, stride, most, context };
+        product.keep_same_bits(&device.stream()?)?;
+        Ok(product)
+    }
+
+    /// Drops every algorithm that gives other bits than the one for the most rows.
+    fn keep_same_bits(&mut self, stream: &Stream) -> Result<(), KernelError> {
+        let (rows, columns) = (PROBE.min(self.most), PROBE.min(self.n));
+        let (x, w) = (probe(rows, self.k, self.stride, false), probe(columns, self.k, self.k, true));
+        let (x, w) = (upload(stream, &x)?, upload(stream, &w)?);
+        let x = TensorRef::new(stream, x.as_view(), [rows, self.stride])?;
+        let w = TensorRef::new(stream, w.as_view(), [columns, self.k])?;
+        let bits = |algorithm: &sys::cublasLtMatmulAlgo_t| -> Result<Vec<u16>, KernelError> {
+            let mut memory = upload(stream, &vec![bf16::NAN; rows * columns])?;
+            let y = TensorMut::new(stream, memory.slice_mut(..), [rows, columns])?;
+            self.multiply(stream, algorithm, &x, &w, &y)?;
+            let y = stream.cuda().clone_dtoh(&memory);
+            let y = y.map_err(|error| KernelError::driver("comparing products", error))?;
+            Ok(y.into_iter().map(bf16::to_bits).collect())
+        };
+        let Some((_, largest)) = self.algorithms.last() else { return Ok(()) };
+        let expected = bits(largest)?;
+        let kept: Result<Vec<bool>, _> =
+            self.algorithms.iter().map(|(_, algorithm)| Ok(bits(algorithm)? == expected)).collect();
+        let mut kept = kept?.into_iter();
+        self.algorithms.retain(|_| kept.next().unwrap_or_default());
+        Ok(())
     }
 
     /// `y[m] = W x[m][..k]` for the rows of `x` `[M, stride]`, `w` `[n, k]` and `y` `[M, n]`. Safe to capture in a graph.
@@ -101,9 +144,24 @@ impl Product {
         if count == 0 {
             return Ok(());
         }
+        let named = self.algorithms.iter().find(|(most, _)| count <= *most);
+        named.map_or(Ok(()), |(_, algorithm)| self.multiply(stream, algorithm, x, w, y))
+    }
+
+    /// The same by `algorithm`, for any number of rows of `w`, whose operands have been checked.
+    fn multiply(
+        &self,
+        stream: &Stream,
+        algorithm: &sys::cublasLtMatmulAlgo_t,
+        x: &TensorRef<'_, bf16, 2>,
+        w: &TensorRef<'_, bf16, 2>,
+        y: &TensorMut<'_, bf16, 2>,
+    ) -> Result<(), KernelError> {
         let failed = |error| failed(self.n, self.k, error);
         self.context.bind_to_thread().map_err(|error| KernelError::driver("cuCtxSetCurrent", error))?;
-        let shape = Layouts::new(self.n, self.k, self.stride, count).map_err(failed)?;
+        let [rows, ..] = x.shape();
+        let [columns, ..] = w.shape();
+        let shape = Layouts::new(columns, self.k, self.stride, rows).map_err(failed)?;
         let (one, zero) = (1.0f32, 0.0f32);
         let out = y.address as *mut c_void;
         // SAFETY: the descriptors live across the call, which copies them and the factors; the operands have the sizes
@@ -122,7 +180,7 @@ impl Product {
                 shape.y,
                 out,
                 shape.y,
-                &self.algorithm,
+                algorithm,
                 std::ptr::null_mut(),
                 0,
                 stream.cuda().cu_stream().cast(),
@@ -136,6 +194,17 @@ impl Product {
 unsafe impl Send for Product {}
 // SAFETY: as for Send; the library allows concurrent calls with one handle.
 unsafe impl Sync for Product {}
+
+/// `rows` rows of `width` values, of which products take `k`. Sums of two such rows, one of them `mirrored`, take the first half of what
+/// they add off again: what is left is what was rounded on the way, in the order in which it was added.
+fn probe(rows: usize, k: usize, width: usize, mirrored: bool) -> Vec<bf16> {
+    let (values, half) = (Random::new(1).values(VALUES, 1.0), k.div_ceil(2));
+    let value = |row: usize, i: usize| {
+        let value = values[(row * k + i % half) % VALUES];
+        if mirrored && i >= half { -value } else { value }
+    };
+    (0..rows).flat_map(|row| (0..width).map(move |i| (row, i))).map(|(row, i)| value(row, i)).collect()
+}
 
 fn failed(n: usize, k: usize, error: CublasError) -> KernelError {
     KernelError::Driver { what: format!("cuBLASLt, product with [{n}, {k}]"), code: error.to_string() }
@@ -245,6 +314,36 @@ impl Drop for Layouts {
             if !layout.is_null() {
                 // SAFETY: made by `create_matrix_layout`, destroyed once.
                 let _ = unsafe { result::destroy_matrix_layout(layout) };
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The sum of products of two rows, `parts` runs of terms added one by one and then together.
+    fn sum(x: &[bf16], w: &[bf16], parts: usize) -> bf16 {
+        let terms: Vec<f32> = x.iter().zip(w).map(|(x, w)| x.to_f32() * w.to_f32()).collect();
+        let runs = terms.chunks(terms.len().div_ceil(parts)).map(|run| run.iter().sum::<f32>());
+        bf16::from_f32(runs.sum())
+    }
+
+    #[test]
+    fn a_probe_shows_in_which_order_it_was_added() {
+        for k in [1536, 7168] {
+            let (x, w) = (probe(16, k, k, false), probe(16, k, k, true));
+            let row = |from: &[bf16], at: usize| from[at * k..][..k].to_vec();
+            // Squares, row by row, are sums without rounding.
+            let pairs: Vec<_> = (0..256).map(|pair| (pair / 16, pair % 16)).filter(|(a, b)| a != b).collect();
+            let shows = |parts: usize, (a, b): (usize, usize)| {
+                let (x, w) = (row(&x, a), row(&w, b));
+                sum(&x, &w, 1).to_bits() != sum(&x, &w, parts).to_bits()
+            };
+            for parts in [3, 4, 8] {
+                let shown = pairs.iter().filter(|pair| shows(parts, **pair)).count();
+                assert!(shown > 200, "{shown} of 240 sums of {k} terms show {parts} parts");
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Kernels against their CPU operation, where there is a GPU.
 
+mod product;
 mod ranks;
 
 use half::bf16;

@@ -50,8 +50,8 @@ pub struct PrefillState {
     products: LibraryProducts,
 }
 
-/// Products through cuBLASLt, one for each shape. The library names their algorithms for the largest chunk that there can be,
-/// whatever chunks are planned: so rows have the same bits in chunks of any size.
+/// Products through cuBLASLt, one for each shape. Their bits are those of the largest chunk that there can be, whatever chunks are
+/// planned: so rows have the same bits in chunks of any size.
 #[derive(Debug)]
 pub(crate) struct LibraryProducts(Vec<([usize; 2], Product)>);
 
