@@ -6,7 +6,7 @@ use crate::launch::{
 };
 const FAMILY: Family = Family {
     name: "moe_one",
-    contract: "79340d1e3db28f48",
+    contract: "723813a6047197e2",
     variants: &["one"],
     cooperative: true,
     pdl: true,
